@@ -1,4 +1,4 @@
-//! A TCP proxy that delays, swallows, cuts, half-closes, and loses the answer to a chosen request.
+//! A TCP proxy that delays, stalls, swallows, cuts, half-closes, and loses the answer to a chosen request.
 //!
 //! TCP has no holes: a connection of which bytes were swallowed is reset when bytes pass again.
 
@@ -21,6 +21,8 @@ pub(crate) struct Flow {
     pub(crate) delay: Duration,
     /// By how much it may be later than that.
     pub(crate) jitter: Duration,
+    /// Whether answers stay here until it passes them again.
+    stalled: bool,
     /// Whether nothing reaches the server.
     pub(crate) swallow_there: bool,
     /// Whether nothing reaches the client.
@@ -84,6 +86,11 @@ impl Proxy {
 
     pub(crate) fn delay(&self, delay: Duration, jitter: Duration) {
         self.shared.flow.send_modify(|flow| (flow.delay, flow.jitter) = (delay, jitter));
+    }
+
+    /// Keeps what is sent to the client until everything passes again.
+    pub(crate) fn stall(&self) {
+        self.shared.flow.send_modify(|flow| flow.stalled = true);
     }
 
     /// Swallows what is sent to the server, to the client, or both.
@@ -275,6 +282,10 @@ async fn one_way(
             read = from.read(&mut piece) => (read, false),
             Ok(_) = flow.wait_for(|flow| way.ends(flow) > began) => (Ok(0), true),
         };
+        if way == Way::Back {
+            // It cannot fail: the sender is shared with the proxy.
+            let _ = flow.wait_for(|flow| !flow.stalled).await;
+        }
         let treatment = flow.borrow().clone();
         match read {
             // A hang-up is of the proxy, whatever the network swallows.
@@ -374,6 +385,18 @@ mod tests {
             proxy.heal();
             assert_eq!(stream.read(&mut [0]).await.unwrap_err().kind(), CUT);
         }
+    }
+
+    #[tokio::test]
+    async fn a_stalled_answer_is_read_once_the_network_passes_again() {
+        let (server, _running) = echo().await;
+        let proxy = Proxy::start(0, server).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        proxy.stall();
+        assert_eq!(asked(&mut stream, "first").await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        proxy.heal();
+        stream.read_exact(&mut [0; 5]).await.unwrap();
+        assert_eq!(asked(&mut stream, "second").await.unwrap(), "second");
     }
 
     #[tokio::test]

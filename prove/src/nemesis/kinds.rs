@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     Flood,
     /// The network between clients and an instance is slow.
     FrontDelay,
+    /// It keeps answers, and lets all of them through at its end.
+    FrontStalled,
     /// It swallows everything.
     FrontSwallow,
     /// It swallows questions.
@@ -193,7 +195,7 @@ const KINDS: &[(On, Aim, &[Kind])] = {
         (ALL, INSTANCES, &[InstanceRoll]),
         (ALL, SOCKET, &[InstanceTime]),
         (ALL, FRONT, &[Flood, FrontDelay, FrontSwallow, FrontSwallowThere, FrontSwallowBack]),
-        (ALL, FRONT, &[FrontCut, FrontHalfClose, FrontAnswerLost]),
+        (ALL, FRONT, &[FrontStalled, FrontCut, FrontHalfClose, FrontAnswerLost]),
         (EMBEDDED, DISK, &[DiskSlow, DiskFailsOnce, DiskFails, DiskFull]),
         (EMBEDDED, FILE, &[FileMoved, DirectoryMoved, FileReplaced, FileDeleted]),
         (EMBEDDED, FILE, &[FileRolledBack, FileDamaged, SecondProcess]),

@@ -202,6 +202,7 @@ fn cross(kind: Kind, network: &Proxy, delay: Duration, loss: (&[u8], u32)) {
     match kind {
         Kind::FrontDelay | Kind::LinkDelay => network.delay(delay, delay / 2),
         Kind::LinkHeld | Kind::LinkHungUp => network.delay(HELD + delay, Duration::ZERO),
+        Kind::FrontStalled => network.stall(),
         Kind::FrontSwallow | Kind::LinkSwallow => network.swallow(true, true),
         Kind::FrontSwallowThere | Kind::LinkSwallowThere => network.swallow(true, false),
         Kind::FrontSwallowBack | Kind::LinkSwallowBack => network.swallow(false, true),
