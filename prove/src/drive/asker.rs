@@ -74,8 +74,8 @@ pub(super) struct Asker {
     pub(super) instance: u16,
     pub(super) recorder: Arc<Recorder>,
     addresses: Vec<SocketAddr>,
-    /// Whether it reaches the service through the network that fails.
-    is_proxied: bool,
+    /// Whether it leaves a connection by a reset, in place of an orderly end.
+    pub(super) resets: bool,
     connection: Option<Connection>,
 }
 
@@ -83,11 +83,13 @@ impl Asker {
     /// A client that has not asked yet; every other one goes through the proxies.
     pub(super) fn new(client: u32, routes: &Routes, recorder: Arc<Recorder>) -> Self {
         let is_proxied = !client.is_multiple_of(2);
+        // A proxy cannot tell a client that has gone from one that has said all it will.
+        let resets = is_proxied || client.is_multiple_of(4);
         let addresses = if is_proxied { &routes.proxied } else { &routes.direct };
         let instance = (client / 2) as usize % addresses.len();
         let instance = u16::try_from(instance).unwrap_or(0);
         let addresses = addresses.clone();
-        Self { client, instance, recorder, addresses, is_proxied, connection: None }
+        Self { client, instance, recorder, addresses, resets, connection: None }
     }
 
     pub(super) fn turn_to(&mut self, instance: u16) {
@@ -122,8 +124,7 @@ impl Asker {
             Err(_) => Err(Missing::Refused),
             Ok(mut connection) => match timeout(patience, connection.ask(text.as_bytes())).await {
                 Err(_) => {
-                    // A proxy cannot tell a client that has gone from one that has said all it will.
-                    if self.is_proxied {
+                    if self.resets {
                         connection.reset();
                     }
                     Err(Missing::Gone)

@@ -108,14 +108,15 @@ impl Client {
     async fn alone(&mut self) {
         let key = self.any_key();
         match self.chance.u32(..100) {
-            0..3 if self.shared.amount.far => self.hang_up_before_the_answer().await,
+            0..6 if self.shared.amount.far => self.hang_up_before_the_answer().await,
             3..7 => self.go_on_elsewhere().await,
             0..46 => self.cycle().await,
             46..61 => self.one_token_many_leases().await,
             // It takes seconds.
             61 if self.chance.u32(..6) == 0 => self.leave_its_own_line().await,
             61 => self.hand_over_to_itself().await,
-            62..72 => self.look_at(key).await,
+            62..68 => self.look_at(key).await,
+            68..72 => self.force_across_its_stream().await,
             72..79 => self.abandon().await,
             79..81 => self.pause_past_the_end().await,
             81..86 => self.meddle().await,

@@ -79,20 +79,39 @@ impl Client {
         self.release(&lease).await;
     }
 
-    /// Hangs up before the answer of a store that is far away can come, and waits for what it may have been
-    /// granted.
+    /// Hangs up as a store that is far away grants its claim, a stream or a place in line, and waits
+    /// with another token for what it may have been granted.
     pub(super) async fn hang_up_before_the_answer(&mut self) {
         let key = self.shared.amount.own_key(self.asker.client);
         let wish = Wish { key, token: None, ttl_ms: 3_000, wait_ms: 0, slots: None };
-        let patience = Duration::from_millis(self.chance.u64(21..39));
-        let told = self.asker.ask_for(&wish.question(Kind::Acquire), patience).await;
-        let lease = match granted(&wish, &told) {
-            Some(lease) => Some(lease),
-            None => self.acquire(&Wish { wait_ms: 4_000, ..wish }).await,
-        };
-        if let Some(lease) = lease {
+        let leaves = Wish { token: self.maybe_token(), ..wish.clone() };
+        self.bring_twin();
+        match self.chance.u32(..3) {
+            0 => self.hang_up_in_line(&wish, leaves).await,
+            kind => {
+                let kind = if kind == 1 { Kind::Hold } else { Kind::Acquire };
+                let patience = Duration::from_millis(self.chance.u64(21..39));
+                self.twin.ask_for(&leaves.question(kind), patience).await;
+            }
+        }
+        if let Some(lease) = self.acquire(&Wish { wait_ms: 4_000, ..wish }).await {
             self.release(&lease).await;
         }
+    }
+
+    /// Has its second voice hang up in line, between the hint that the key is free and the answer to the
+    /// question that follows it.
+    async fn hang_up_in_line(&mut self, wish: &Wish, leaves: Wish) {
+        let Some(lease) = self.acquire(wish).await else { return };
+        let (waiting, ending) =
+            (Wish { wait_ms: 3_000, ..leaves }.question(Kind::Acquire), ended(&lease));
+        let free = Duration::from_millis(self.chance.u64(100..200));
+        let patience = free + Duration::from_millis(self.chance.u64(50..78));
+        let release = async {
+            sleep(free).await;
+            self.asker.ask(&ending).await
+        };
+        tokio::join!(self.twin.ask_for(&waiting, patience), release);
     }
 
     /// Hangs up while it waits; with a token of its own it may come back for what it was given.

@@ -1,6 +1,8 @@
 //! Leases that share a key: slots whose number changes as in a rolling deploy, readers and writers,
 //! and tokens that change with how many others they share their key.
 
+use std::time::Duration;
+
 use crate::drive::asker::Question;
 use crate::drive::client::{Client, Lease, Wish};
 use crate::history::{Asked, Kind, Nanos, Outcome, SHARED};
@@ -32,6 +34,8 @@ impl Client {
             95 => self.meddle().await,
             96 => self.trespass(key).await,
             97 => self.force().await,
+            // It keeps all others out.
+            98 if self.chance.u32(..4) == 0 => self.ask_with_other_slots(key).await,
             98 => self.wait_beside_its_own().await,
             _ => self.look_at(key).await,
         }
@@ -126,6 +130,22 @@ impl Client {
             }
         }
         self.work(lease).await;
+    }
+
+    /// Asks for slots over one instance, gives that up, and asks for the whole key with the same token over
+    /// another: a late question for another share changes nothing.
+    async fn ask_with_other_slots(&mut self, key: u32) {
+        self.twin.turn_to(self.asker.instance);
+        self.twin.turn();
+        let (token, ttl_ms) = (Some(self.asker.choose()), self.chance.u64(1_000..1_500));
+        let wish = Wish { key, token, ttl_ms, wait_ms: 500, slots: Some(1) };
+        let shares = Wish { wait_ms: 0, slots: Some(5), ..wish.clone() };
+        let patience = Duration::from_millis(self.chance.u64(1..20));
+        self.twin.ask_for(&shares.question(Kind::Acquire), patience).await;
+        if let Some(lease) = self.acquire(&wish).await {
+            self.rest(600_000).await;
+            self.work(lease).await;
+        }
     }
 
     /// Asks once for another share; returns the lease that the token then has, if that is known.

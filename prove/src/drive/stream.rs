@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::drive::asker::{Body, Missing, Question, Told, read, written};
+use crate::drive::asker::{Asker, Body, Missing, Question, Told, read, written};
 use crate::drive::client::{Client, Lease, Wish, granted};
-use crate::history::{Kind, Nanos, Outcome, Said};
+use crate::history::{Asked, Kind, Nanos, Outcome, Said};
 use crate::http::Connection;
 
 /// How long after its TTL a stream may be silent before the client hangs up.
@@ -26,15 +26,18 @@ enum End {
     Again,
     /// By a hang-up, after which the token is used for the same lease within its linger.
     TakeOver,
+    /// Not at all: once it is silent the client goes on with the token over another instance.
+    Elsewhere,
 }
 
 impl Client {
     /// Holds a key by a stream.
     pub(super) async fn hold(&mut self, key: u32) {
-        let end = match self.chance.u32(..6) {
+        let end = match self.chance.u32(..8) {
             0 => End::Release,
             1 => End::Again,
             2 => End::TakeOver,
+            3 => End::Elsewhere,
             _ => End::HangUp,
         };
         let token = match end {
@@ -51,10 +54,17 @@ impl Client {
         let Some((mut connection, told)) = self.open(&question).await else { return };
         let Some(mut lease) = granted(&wish, &told) else { return };
         self.write(&lease);
-        let alive = self.chance.u32(..4);
-        let mut stream = Stream { question, last: told.sent, ttl_ms };
+        let (alive, more) = match end {
+            End::Elsewhere => (self.chance.u32(3..8), Duration::ZERO),
+            _ => (self.chance.u32(..4), PATIENCE),
+        };
+        let patience = Duration::from_millis(ttl_ms) + more;
+        let mut stream = Stream { question, last: told.sent, patience };
         for _ in 0..alive {
-            if !self.hear(&mut connection, &mut stream, &mut lease).await {
+            if !self.asker.hear(&mut connection, &mut stream, &mut lease).await {
+                if end == End::Elsewhere {
+                    self.go_on_beside(connection, &lease).await;
+                }
                 return;
             }
             self.write(&lease);
@@ -64,86 +74,11 @@ impl Client {
 
     /// Opens a stream and returns it with its grant, once there is one.
     async fn open(&mut self, question: &Question) -> Option<(Connection, Told)> {
-        let sent = self.asker.recorder.now();
-        let (mut connection, head) = match self.asker.open(&written(question)).await {
-            Ok(opened) => opened,
-            Err(missing) => {
-                self.asker.record(question, sent, Err(missing));
-                self.rest(20_000).await;
-                return None;
-            }
-        };
-        if head.status != 200 {
-            let body = connection.body(head.length.unwrap_or(0)).await;
-            let answer = body.map(|body| (head.status, read(&body)));
-            let told = self.asker.record(question, sent, answer.map_err(|_| Missing::Broken));
-            if told.outcome == Outcome::No {
-                self.doubt(question, &told).await;
-            }
-            return None;
+        let (connection, told) = self.asker.open_stream(question).await;
+        if told.outcome == Outcome::No && connection.is_none() {
+            self.doubt(question, &told).await;
         }
-        let patience = PATIENCE + Duration::from_millis(question.asked.wait_ms);
-        let event = timeout(patience, async {
-            let mut queued_at = None;
-            loop {
-                let mut body = read(&connection.line().await?);
-                if body.event != "waiting" {
-                    body.said.queued_at = queued_at;
-                    return std::io::Result::Ok(body);
-                }
-                queued_at = queued_at.or_else(|| Some(self.asker.recorder.now()));
-            }
-        });
-        let answer = match event.await {
-            Err(_) => Err(Missing::Gone),
-            Ok(Err(_)) => Err(Missing::Broken),
-            Ok(Ok(body)) if body.event == "acquired" => Ok((200, body)),
-            // The stream ended before there was a lease; as an acquire it would be a 409.
-            Ok(Ok(body)) => Ok((409, Body { code: named(&body), ..body })),
-        };
-        let told = self.asker.record(question, sent, answer);
-        (told.outcome == Outcome::Yes).then_some((connection, told))
-    }
-
-    /// Waits for the next event; whether it says that the lease lives.
-    async fn hear(
-        &mut self,
-        connection: &mut Connection,
-        stream: &mut Stream,
-        lease: &mut Lease,
-    ) -> bool {
-        let patience = PATIENCE + Duration::from_millis(stream.ttl_ms);
-        let body = match timeout(patience, connection.line()).await {
-            Err(_) => Err(Missing::Gone),
-            Ok(Err(_)) => Err(Missing::Broken),
-            Ok(Ok(line)) => Ok(read(&line)),
-        };
-        let about = stream.about(lease);
-        let sent = stream.last;
-        stream.last = self.asker.recorder.now();
-        match body {
-            Ok(body) if body.event == "alive" => {
-                if let Some(ttl_ms) = body.said.ttl_ms {
-                    lease.until = lease.until.max(sent + ttl_ms * MILLISECOND);
-                }
-                let alive = Question { kind: Kind::Alive, ..about };
-                self.asker.record(&alive, sent, Ok((200, body)));
-                true
-            }
-            Ok(body) => {
-                let ended = Body { code: named(&body), said: Said::default(), ..Body::default() };
-                self.asker.record(&about, sent, Ok((200, ended)));
-                false
-            }
-            Err(missing) => {
-                let ended = match missing {
-                    Missing::Gone => Err(Missing::Gone),
-                    _ => Ok((0, Body { code: "cut".to_owned(), ..Body::default() })),
-                };
-                self.asker.record(&about, sent, ended);
-                false
-            }
-        }
+        Some((connection.filter(|_| told.outcome == Outcome::Yes)?, told))
     }
 
     async fn end(&mut self, connection: Connection, stream: Stream, lease: Lease, end: End) {
@@ -160,7 +95,7 @@ impl Client {
                 events = self.chance.u32(..3);
             }
             for _ in 0..events {
-                lasts = lasts && self.hear(&mut connection, &mut stream, &mut lease).await;
+                lasts = lasts && self.asker.hear(&mut connection, &mut stream, &mut lease).await;
             }
         }
         if lasts {
@@ -183,6 +118,45 @@ impl Client {
         }
     }
 
+    /// Goes on with the token over the next instance, while the stream is silent and still open.
+    async fn go_on_beside(&mut self, connection: Connection, lease: &Lease) {
+        self.asker.turn();
+        let (key, token) = (lease.key, Some(lease.token.clone()));
+        let ttl_ms = self.chance.u64(1_500..3_000);
+        let wish = Wish { key, token, ttl_ms, wait_ms: 0, slots: None };
+        if let Some(lease) = self.acquire(&wish).await {
+            self.rest(ttl_ms * 1_000).await;
+            self.work(lease).await;
+        }
+        drop(connection);
+    }
+
+    /// Has its second voice end by force whatever has a key of its own, as a stream is granted it.
+    pub(super) async fn force_across_its_stream(&mut self) {
+        let (key, token) = (self.shared.amount.own_key(self.asker.client), self.maybe_token());
+        let wish = Wish { key, token, ttl_ms: 4_000, wait_ms: 0, slots: None };
+        let question = wish.question(Kind::Hold);
+        let force =
+            Question { kind: Kind::ForceRelease, key, token: None, asked: Asked::default() };
+        self.twin.turn_to(self.asker.instance);
+        let most_us = if self.shared.amount.far { 60_000 } else { 4_000 };
+        let after = Duration::from_micros(self.chance.u64(..most_us));
+        let forced = async {
+            sleep(after).await;
+            self.twin.ask(&force).await
+        };
+        let ((connection, told), forced) = tokio::join!(self.asker.open_stream(&question), forced);
+        let (Some(mut connection), Some(mut lease)) = (connection, granted(&wish, &told)) else {
+            return;
+        };
+        let patience = Duration::from_millis(wish.ttl_ms);
+        let mut stream = Stream { question, last: told.sent, patience };
+        let ended = forced.said.fencing_token == Some(lease.fencing_token);
+        if !ended || self.asker.hear(&mut connection, &mut stream, &mut lease).await {
+            self.asker.record(&stream.about(&lease), stream.last, Err(Missing::Gone));
+        }
+    }
+
     /// Asks for the key of a lease with its token once more.
     async fn acquire_anew(&mut self, lease: &Lease) -> Option<Lease> {
         let (key, token) = (lease.key, Some(lease.token.clone()));
@@ -192,12 +166,86 @@ impl Client {
     }
 }
 
+impl Asker {
+    /// Opens a stream and returns what it says of its grant, with its connection if it is a stream.
+    async fn open_stream(&mut self, question: &Question) -> (Option<Connection>, Told) {
+        let sent = self.recorder.now();
+        let (mut connection, head) = match self.open(&written(question)).await {
+            Ok(opened) => opened,
+            Err(missing) => {
+                let told = self.record(question, sent, Err(missing));
+                sleep(Duration::from_millis(20)).await;
+                return (None, told);
+            }
+        };
+        if head.status != 200 {
+            let body = connection.body(head.length.unwrap_or(0)).await;
+            let answer = body.map(|body| (head.status, read(&body)));
+            return (None, self.record(question, sent, answer.map_err(|_| Missing::Broken)));
+        }
+        let patience = PATIENCE + Duration::from_millis(question.asked.wait_ms);
+        let event = timeout(patience, async {
+            let mut queued_at = None;
+            loop {
+                let mut body = read(&connection.line().await?);
+                if body.event != "waiting" {
+                    body.said.queued_at = queued_at;
+                    return std::io::Result::Ok(body);
+                }
+                queued_at = queued_at.or_else(|| Some(self.recorder.now()));
+            }
+        });
+        let answer = match event.await {
+            Err(_) => Err(Missing::Gone),
+            Ok(Err(_)) => Err(Missing::Broken),
+            Ok(Ok(body)) if body.event == "acquired" => Ok((200, body)),
+            // The stream ended before there was a lease; as an acquire it would be a 409.
+            Ok(Ok(body)) => Ok((409, Body { code: named(&body), ..body })),
+        };
+        let told = self.record(question, sent, answer);
+        (Some(connection), told)
+    }
+
+    /// Waits for the next event; whether it says that the lease lives.
+    async fn hear(
+        &mut self,
+        connection: &mut Connection,
+        stream: &mut Stream,
+        lease: &mut Lease,
+    ) -> bool {
+        let answer = match timeout(stream.patience, connection.line()).await {
+            Err(_) => Err(Missing::Gone),
+            Ok(Err(_)) => Ok((0, Body { code: "cut".to_owned(), ..Body::default() })),
+            Ok(Ok(line)) => Ok((200, read(&line))),
+        };
+        let about = stream.about(lease);
+        let sent = std::mem::replace(&mut stream.last, self.recorder.now());
+        match answer {
+            Ok((200, body)) if body.event == "alive" => {
+                if let Some(ttl_ms) = body.said.ttl_ms {
+                    lease.until = lease.until.max(sent + ttl_ms * MILLISECOND);
+                }
+                let alive = Question { kind: Kind::Alive, ..about };
+                self.record(&alive, sent, Ok((200, body)));
+                return true;
+            }
+            Ok((200, body)) => {
+                let ended = Body { code: named(&body), said: Said::default(), ..Body::default() };
+                self.record(&about, sent, Ok((200, ended)));
+            }
+            silent_or_cut => drop(self.record(&about, sent, silent_or_cut)),
+        }
+        false
+    }
+}
+
 #[derive(Debug)]
 struct Stream {
     question: Question,
     /// When the last event was received.
     last: Nanos,
-    ttl_ms: u64,
+    /// How long it may be silent before the client goes.
+    patience: Duration,
 }
 
 impl Stream {
