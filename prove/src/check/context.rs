@@ -18,6 +18,8 @@ const LATE_ON_REDLOCK: Nanos = SECOND;
 pub(super) const PLACE_KEPT: Nanos = 10 * SECOND;
 /// How long after a loss leases may be there again that were over: longer than any TTL of a driver.
 pub(super) const ROLLED_BACK: Nanos = 10 * SECOND;
+/// How long an answer takes at least where the store is 20 ms away.
+const FAR_ANSWER: Nanos = 40 * MS;
 /// How long a request takes to stand in line where everything is fast.
 const ARRIVAL: Nanos = 50 * MS;
 /// How long a store or an instance may stand still until its waiters are passed over, less the time in
@@ -109,6 +111,18 @@ impl<'a> Context<'a> {
             }
         }
         settled
+    }
+
+    /// Returns whether a client that left at `gone` cannot have been sent an answer.
+    pub(super) fn unanswered(&self, sent: Nanos, gone: Nanos) -> bool {
+        self.run.store == "redis-far" && gone < sent + FAR_ANSWER
+    }
+
+    /// Returns whether nothing of a question comes after its answer, also after one that says that nobody
+    /// knows: on Redis the service answers when the call can act no more, by the store's clock.
+    pub(super) fn hears_out(&self, sent: Nanos, answered: Nanos) -> bool {
+        let clock = |fault: &Fault| self.is_clock(fault);
+        !self.embedded() && !self.redlock() && !self.faults_in(sent, answered + SECOND).any(clock)
     }
 
     /// Returns until when a lease may last that began after `from` and should end at `until`.

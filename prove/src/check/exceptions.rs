@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::check::little::{
-    MS, ask, breaks, code, flush, grant, lines, lines_of, look, no, refresh, release, rules, waited,
+    MS, ask, breaks, code, flush, gone, grant, lines, lines_of, look, no, refresh, release, rules,
+    waited,
 };
 use crate::history::NO_TOKEN;
 
@@ -73,6 +74,40 @@ fn a_forced_release_ends_a_lease() {
         vec![first(), forced(Outcome::Yes), late()],
         vec![first(), late(), Operation { answered: Some(500 * MS), ..forced(Outcome::Yes) }],
     );
+}
+
+#[test]
+fn a_stream_that_hears_late_of_its_forced_release_is_found() {
+    let heard = |at, instance| {
+        let mut forced = ask(Kind::ForceRelease, NO_TOKEN, 1, 3);
+        (forced.said.fencing_token, forced.instance) = (Some(10), instance);
+        let end = Operation { code: "lost/forced".to_owned(), ..ask(Kind::HoldEnd, 1, 5, at) };
+        vec![Operation { answered: Some(5 * MS), ..hold() }, forced, end]
+    };
+    breaks("I9", heard(400, 0), heard(6, 0));
+    assert_eq!(rules(&lines(heard(400, 1))), [""; 0], "it hears at its next refresh");
+}
+
+#[test]
+fn on_redis_nothing_comes_after_an_answer_that_nobody_knows() {
+    let with = |store| {
+        let asked = Operation { status: 503, ..no(grant(1, 0, (0, 20), 900), "unknown") };
+        let asked = Operation { outcome: Outcome::Unknown, ..asked };
+        let released = no(release(1, 30, 40), "lock_lost");
+        rules(&lines_of(store, [asked, released, look(1, (60, 70), Some(10), true)]))
+    };
+    assert_eq!(with("redis"), ["I12"]);
+    assert_eq!(with("embedded"), [""; 0]);
+}
+
+#[test]
+fn a_client_that_leaves_a_far_store_before_any_answer_has_no_lease() {
+    let with = |left| {
+        let ghost = gone(grant(1, 0, (0, left), 20_000), left);
+        lines_of("redis-far", [ghost, waited(grant(2, 11, (100, 9_000), 50))])
+    };
+    assert_eq!(rules(&with(39)), ["I5"]);
+    assert_eq!(rules(&with(41)), [""; 0], "its answer was on its way");
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl<'a> Key<'a> {
         };
         // Its connection was whole until it hung up, so a grant would have reached it but for the last moment.
         let from = operation.sent.max(gone.saturating_sub(slack));
-        if !operation.chosen {
+        if !operation.chosen || context.unanswered(operation.sent, gone) {
             return (from, gone + slack);
         }
         // An answer that was sent as the client left counts as received. On Redlock, a client's lease
@@ -177,7 +177,11 @@ fn streams(operations: &[&Operation]) -> Vec<Stream> {
 }
 
 fn settled(context: &Context<'_>, operation: &Operation) -> Nanos {
-    if let Some(answered) = operation.answered.filter(|_| !operation.is_unknown()) {
+    let is_last = |answered: &Nanos| {
+        let waits = operation.asked.wait_ms > 0;
+        !operation.is_unknown() || !waits && context.hears_out(operation.sent, *answered)
+    };
+    if let Some(answered) = operation.answered.filter(is_last) {
         return answered;
     }
     let waits = operation.asked.wait_ms.saturating_mul(MS);

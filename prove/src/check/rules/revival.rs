@@ -1,10 +1,12 @@
 //! I7: after a lease was given up, lost or succeeded nothing goes well under its number, and none begins
-//! without a claim. I9: nothing goes well long after its TTL.
+//! without a claim. I9: nothing goes well long after its TTL, and a stream on the instance that ended its
+//! lease by force is told at once.
 
 use super::{Court, END, REVIVAL};
 use crate::check::bounds::longest_ttl;
+use crate::check::context::{MS, ROLLED_BACK};
 use crate::check::lease::{Evidence, Lease};
-use crate::history::{Kind, Nanos};
+use crate::history::{Kind, Nanos, Outcome};
 
 pub(super) fn judge(court: &mut Court<'_>) {
     let leases = court.leases;
@@ -22,6 +24,36 @@ pub(super) fn judge(court: &mut Court<'_>) {
         }
         if let Some((one, lasts)) = late(court, lease) {
             revived(court, END, (lease, lasts), one);
+        }
+    }
+    silent_ends(court);
+}
+
+/// I9: a stream hears at once of a forced release on its own instance, also one that came before its grant
+/// was told.
+fn silent_ends(court: &mut Court<'_>) {
+    let key = court.key;
+    for stream in &key.streams {
+        let grant = key.operation(stream.grant);
+        let (Some(told), Some(fence)) = (grant.answered, grant.said.fencing_token) else {
+            continue;
+        };
+        let forced = key.forced.after(grant.sent).map(|span| key.operation(span.of)).find(|one| {
+            let here = one.outcome == Outcome::Yes && one.instance == grant.instance;
+            here && one.ended_by_force() == Some(fence)
+        });
+        let Some(forced) = forced.and_then(|forced| forced.answered) else { continue };
+        let known = told.max(forced);
+        let end =
+            stream.end.map(|end| key.operation(end)).and_then(|end| end.answered.or(end.gone));
+        let silent = end.unwrap_or(known).saturating_sub(known);
+        if silent > court.context.handed_late(known) {
+            let promised =
+                court.context.promises_loss(grant.sent.saturating_sub(ROLLED_BACK), known);
+            let ms = silent / MS;
+            let what =
+                format!("the stream of lease {fence} heard {ms} ms late of its forced release");
+            court.find(END, known, promised, what);
         }
     }
 }
