@@ -38,7 +38,7 @@ use crate::servers::Store;
 const SHOWN: usize = 3;
 
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check FILE
-       | prove outside STORE SECONDS SEED | prove outside FILE
+       | prove outside STORE SECONDS SEED | prove outside FILE | prove edn FILE DIRECTORY
        | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_SHRINK=1, PROVE_KEEP=1 and
 LOCKKEEPER_BIN are what a campaign follows; PROVE_JOBS (1) hunts for seeded bugs run at a time.";
@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         ["run", store, seconds, seed] => run(store, seconds, seed),
         ["outside", store, seconds, seed] => lasting(store, seconds, seed),
         ["outside", file] => stored(file).map(|lines| judged_outside(&lines)),
+        ["edn", file, directory] => as_edn(file, directory),
         ["check", file] => check_file(file),
         ["recovery", rounds] => recovery(rounds),
         ["seeded", seconds, trials, ref names @ ..] => seeded(seconds, trials, names),
@@ -153,6 +154,16 @@ fn check_file(file: &str) -> io::Result<bool> {
     let report = check(&lines);
     show::report(&report, &lines);
     Ok(report.passed())
+}
+
+/// Writes each exclusive key of a stored history as a file of its own; whether there is one.
+fn as_edn(file: &str, directory: &str) -> io::Result<bool> {
+    let keys = outside::edn::written(&stored(file)?);
+    std::fs::create_dir_all(directory)?;
+    for (key, text) in &keys {
+        std::fs::write(format!("{directory}/k{key}.edn"), text)?;
+    }
+    Ok(!keys.is_empty())
 }
 
 fn stored(file: &str) -> io::Result<Vec<Line>> {

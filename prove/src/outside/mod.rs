@@ -1,10 +1,12 @@
 //! The judge from outside: the linearizability tester of `stateright` over the exclusive leases of a
 //! history, each key by itself.
 //!
-//! `spec` is what a key is, `windows` cuts histories into parts that can be searched. It judges only
+//! `spec` is what a key is, `windows` cuts histories into parts that can be searched, and `edn` writes
+//! them for judges elsewhere. It judges only
 //! what it is sure of: keys with other leases or lines, and what comes after a lease may have expired or a
 //! store has lost data, are left to `check`, which shares no code with it.
 
+pub(crate) mod edn;
 mod spec;
 #[cfg(test)]
 mod tests;

@@ -174,3 +174,31 @@ fn a_window_that_is_too_large_is_counted_and_not_judged() {
     );
     assert_eq!(verdict.rejected.len(), 1, "the search goes on after it");
 }
+
+#[test]
+fn a_history_is_written_in_the_form_of_jepsen() {
+    let again = Operation { status: 200, ..grant(1, 10, (12, 14)) };
+    let mut other = no(grant(2, 0, (11, 22)), "lock_held");
+    other.client = 7;
+    let asked = vec![grant(1, 10, (0, 10)), other, again, lost(release(1, 10, (15, 15)))];
+    let late = vec![release(1, 10, (20, 30)), look(None, (31, 32))];
+    let lines: Vec<_> = [asked, late].concat().into_iter().map(Line::Operation).collect();
+    let text = &edn::written(&lines)[&1];
+    let told: Vec<_> = text.lines().map(|line| line.split(", :value").next().unwrap()).collect();
+    assert_eq!(
+        told,
+        [
+            "{:process 1, :type :invoke, :f :acquire",
+            "{:process 1, :type :ok, :f :acquire",
+            "{:process 7, :type :invoke, :f :acquire",
+            "{:process 1, :type :invoke, :f :release",
+            "{:process 1, :type :info, :f :release",
+            "{:process 100001, :type :invoke, :f :release",
+            "{:process 7, :type :fail, :f :acquire",
+            "{:process 100001, :type :ok, :f :release",
+        ]
+    );
+    assert!(
+        text.starts_with("{:process 1, :type :invoke, :f :acquire, :value 1, :time 0, :index 0}\n")
+    );
+}
