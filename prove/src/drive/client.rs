@@ -122,6 +122,8 @@ impl Client {
             81..86 => self.meddle().await,
             86..91 => self.vanish_at_once().await,
             91..98 => self.wait_once(key).await,
+            // It takes a second.
+            98 if self.chance.u32(..3) == 0 => self.hold_until_silent().await,
             98 => self.trespass(key).await,
             _ => self.force().await,
         }

@@ -26,18 +26,15 @@ enum End {
     Again,
     /// By a hang-up, after which the token is used for the same lease within its linger.
     TakeOver,
-    /// Not at all: once it is silent the client goes on with the token over another instance.
-    Elsewhere,
 }
 
 impl Client {
     /// Holds a key by a stream.
     pub(super) async fn hold(&mut self, key: u32) {
-        let end = match self.chance.u32(..8) {
+        let end = match self.chance.u32(..6) {
             0 => End::Release,
             1 => End::Again,
             2 => End::TakeOver,
-            3 => End::Elsewhere,
             _ => End::HangUp,
         };
         let token = match end {
@@ -54,17 +51,11 @@ impl Client {
         let Some((mut connection, told)) = self.open(&question).await else { return };
         let Some(mut lease) = granted(&wish, &told) else { return };
         self.write(&lease);
-        let (alive, more) = match end {
-            End::Elsewhere => (self.chance.u32(3..8), Duration::ZERO),
-            _ => (self.chance.u32(..4), PATIENCE),
-        };
-        let patience = Duration::from_millis(ttl_ms) + more;
+        let alive = self.chance.u32(..4);
+        let patience = PATIENCE + Duration::from_millis(ttl_ms);
         let mut stream = Stream { question, last: told.sent, patience };
         for _ in 0..alive {
             if !self.asker.hear(&mut connection, &mut stream, &mut lease).await {
-                if end == End::Elsewhere {
-                    self.go_on_beside(connection, &lease).await;
-                }
                 return;
             }
             self.write(&lease);
@@ -118,17 +109,31 @@ impl Client {
         }
     }
 
-    /// Goes on with the token over the next instance, while the stream is silent and still open.
-    async fn go_on_beside(&mut self, connection: Connection, lease: &Lease) {
-        self.asker.turn();
-        let (key, token) = (lease.key, Some(lease.token.clone()));
-        let ttl_ms = self.chance.u64(1_500..3_000);
-        let wish = Wish { key, token, ttl_ms, wait_ms: 0, slots: None };
-        if let Some(lease) = self.acquire(&wish).await {
-            self.rest(ttl_ms * 1_000).await;
-            self.work(lease).await;
+    /// Holds a key that nobody else wants, and goes on with the token over the next instance once the
+    /// stream is silent for its TTL. The end of its connection may be seen long after that.
+    pub(super) async fn hold_until_silent(&mut self) {
+        let (key, token) = (self.shared.amount.own_key(self.asker.client), self.maybe_token());
+        let wish = Wish { key, token, ttl_ms: 400, wait_ms: 0, slots: None };
+        let question = wish.question(Kind::Hold);
+        let Some((mut connection, told)) = self.open(&question).await else { return };
+        let Some(mut lease) = granted(&wish, &told) else { return };
+        let patience = Duration::from_millis(wish.ttl_ms);
+        let mut stream = Stream { question, last: told.sent, patience };
+        for _ in 0..8 {
+            if !self.asker.hear(&mut connection, &mut stream, &mut lease).await {
+                self.asker.turn();
+                let (token, ttl_ms) = (Some(lease.token), self.chance.u64(1_500..3_000));
+                let Some(lease) = self.acquire(&Wish { token, ttl_ms, ..wish }).await else {
+                    return;
+                };
+                self.rest(500_000).await;
+                connection.reset();
+                self.rest(ttl_ms * 800).await;
+                self.look(&lease).await;
+                return self.work(lease).await;
+            }
         }
-        drop(connection);
+        self.asker.record(&stream.about(&lease), stream.last, Err(Missing::Gone));
     }
 
     /// Has its second voice end by force whatever has a key of its own, as a stream is granted it.
