@@ -276,17 +276,6 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_written_where_there_is_one_and_an_older_history_is_read() {
-        let Line::Operation(mut operation) = some_lines().remove(0) else { panic!("another line") };
-        let older = written(&Line::Operation(operation.clone()));
-        assert!(!older.contains("slot") && !older.contains("holders"), "{older}");
-        operation.asked.slots = Some(SHARED);
-        operation.said.slot = Some(3);
-        let line = Line::Operation(operation);
-        assert_eq!(Line::from_json(&written(&line)).unwrap(), line);
-    }
-
-    #[test]
     fn half_a_line_at_the_end_is_left_out_and_anywhere_else_told() {
         let [first, second] = [0, 1].map(|line| written(&some_lines()[line]));
         let cut = format!("{first}\n{}", &second[..second.len() - 3]);

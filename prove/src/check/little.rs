@@ -1,4 +1,5 @@
-//! Little histories: each rule with one that breaks it, and its twin, which does not.
+//! Little histories: one that breaks a rule, and its twin, which does not, where `simulation` has no bug
+//! for it.
 
 use super::*;
 use crate::history::{Asked, Fault, Left, NO_TOKEN, Nanos, Run, Said, Token, Write};
@@ -136,16 +137,6 @@ pub(super) fn stopped(from: u64, until: u64) -> Line {
 }
 
 #[test]
-fn two_who_rely_on_a_key_are_found() {
-    let first = || grant(1, 10, (0, 2), 1_000);
-    breaks(
-        "I1",
-        vec![first(), grant(2, 11, (500, 502), 1_000)],
-        vec![first(), release(1, 500, 501), grant(2, 11, (500, 502), 1_000)],
-    );
-}
-
-#[test]
 fn a_refresh_counts_from_its_question_and_may_shorten_a_lease() {
     let first = || grant(1, 10, (0, 2), 1_000);
     let next = |at| grant(2, 11, (at, at + 2), 1_000);
@@ -157,58 +148,10 @@ fn a_refresh_counts_from_its_question_and_may_shorten_a_lease() {
 }
 
 #[test]
-fn a_number_that_two_leases_have_is_found() {
-    let first = || vec![grant(1, 10, (0, 2), 100), release(1, 50, 51)];
-    let with = |fence| [first(), vec![grant(2, fence, (60, 62), 100)]].concat();
-    breaks("I2", with(10), with(11));
-}
-
-#[test]
-fn a_number_that_falls_is_found_also_after_a_loss() {
-    let with = |fence| vec![grant(1, 10, (0, 2), 100), grant(2, fence, (200, 202), 100)];
-    breaks("I2", with(9), with(11));
-    let mut lost = lines(with(9));
-    lost.push(flush(150));
-    assert_eq!(rules(&lost), ["I2"]);
-}
-
-#[test]
 fn a_number_that_changes_within_a_lease_is_found() {
     let with =
         |shown| vec![grant(1, 10, (0, 2), 1_000), look(NO_TOKEN, (5, 6), Some(shown), false)];
     breaks("I2", with(11), with(10));
-}
-
-#[test]
-fn a_grant_that_passes_a_waiter_is_found() {
-    let first = || vec![grant(1, 10, (0, 2), 1_000), release(1, 600, 601)];
-    let with = |one, other| {
-        let (mut early, mut late) =
-            (grant(2, one, (100, 602), 50), grant(3, other, (300, 602), 50));
-        if one > other {
-            early.answered = Some(640 * MS);
-        } else {
-            late.answered = Some(640 * MS);
-        }
-        [first(), vec![waited(early), waited(late), release(2, 641, 642), release(3, 641, 642)]]
-            .concat()
-    };
-    let found = rules(&lines(with(12, 11)));
-    assert!(found.contains(&"I3"), "{found:?}");
-    let ended = |mut all: Vec<Operation>| {
-        all.truncate(2);
-        all.extend([waited(grant(2, 11, (100, 602), 50)), release(2, 610, 611)]);
-        all.push(waited(grant(3, 12, (300, 612), 50)));
-        all
-    };
-    assert_eq!(rules(&lines(ended(with(11, 12)))), [""; 0]);
-}
-
-#[test]
-fn a_waiter_that_is_not_woken_is_found() {
-    let first = || vec![grant(1, 10, (0, 2), 5_000), release(1, 500, 501)];
-    let with = |at| [first(), vec![waited(grant(2, 11, (100, at), 50))]].concat();
-    breaks("I4", with(1_500), with(600));
 }
 
 #[test]
@@ -253,22 +196,6 @@ fn a_claim_that_is_counted_and_that_nobody_waits_with_is_found() {
 }
 
 #[test]
-fn a_release_without_a_lease_is_found() {
-    let first = || grant(1, 10, (0, 2), 1_000);
-    breaks(
-        "I6",
-        vec![first(), release(2, 100, 101)],
-        vec![first(), no(release(2, 100, 101), "lock_lost")],
-    );
-    let late = |named| {
-        let mut late = release(1, 700, 701);
-        late.asked.fencing_token = Some(named);
-        vec![first(), release(1, 100, 101), grant(1, 20, (200, 201), 1_000), late]
-    };
-    breaks("I6", late(10), late(20));
-}
-
-#[test]
 fn a_lease_that_comes_back_is_found() {
     let with = |at| {
         vec![
@@ -283,38 +210,6 @@ fn a_lease_that_comes_back_is_found() {
 }
 
 #[test]
-fn a_token_that_is_refused_its_own_lease_is_found() {
-    let first = || grant(1, 10, (0, 2), 1_000);
-    let again = || Operation { status: 200, ..grant(1, 10, (100, 101), 1_000) };
-    breaks("I8", vec![first(), no(again(), "lock_held")], vec![first(), again()]);
-    let anew = grant(1, 11, (100, 101), 1_000);
-    breaks("I8", vec![first(), anew], vec![first(), again()]);
-}
-
-#[test]
-fn one_token_for_many_leases_is_no_violation() {
-    let cycle = |n: u64| {
-        let at = n * 100;
-        let on_two = Operation { status: 200, client: 9, ..grant(1, n, (at + 2, at + 3), 1_000) };
-        vec![grant(1, n, (at, at + 1), 1_000), on_two, release(1, at + 50, at + 51)]
-    };
-    assert_eq!(rules(&lines((1..50).flat_map(cycle).collect())), [""; 0]);
-}
-
-#[test]
-fn a_lease_that_ends_early_is_found() {
-    let mut second = grant(2, 11, (150, 196), 500);
-    second.said.waited_ms = Some(45);
-    let early = |ttl| vec![grant(1, 10, (0, 2), ttl), second.clone()];
-    breaks("I9", early(200), early(195));
-    let lost =
-        |ttl| vec![grant(1, 10, (0, 2), ttl), no(refresh(1, 10, (150, 160), 99), "lock_lost")];
-    breaks("I9", lost(200), lost(155));
-    let free = |ttl| vec![grant(1, 10, (0, 2), ttl), look(NO_TOKEN, (150, 160), None, false)];
-    breaks("I9", free(200), free(155));
-}
-
-#[test]
 fn a_lease_that_is_told_when_it_is_over_is_found() {
     let with = |told| {
         let late = Operation { answered: Some(told * MS), ..grant(1, 10, (0, 2), 100) };
@@ -324,19 +219,6 @@ fn a_lease_that_is_told_when_it_is_over_is_found() {
     let mut suspended = lines(with(500));
     suspended.push(stopped(100, 490));
     assert_eq!(rules(&suspended), [""; 0]);
-}
-
-#[test]
-fn a_lease_that_ends_late_is_found() {
-    let with = |at| vec![grant(1, 10, (0, 2), 200), waited(grant(2, 11, (50, at), 100))];
-    breaks("I9", with(900), with(300));
-}
-
-#[test]
-fn a_refusal_with_nobody_behind_it_is_found() {
-    let refused = || no(grant(2, 0, (5_000, 5_001), 100), "lock_held");
-    let behind = |ttl| vec![grant(1, 10, (0, 2), ttl), refused()];
-    breaks("I10", behind(1_000), behind(5_000));
 }
 
 #[test]
@@ -362,17 +244,6 @@ fn a_secret_and_a_question_without_the_right_are_found() {
     breaks("I12", with(false, true), with(false, false));
     let sees = |mine| vec![grant(1, 10, (0, 2), 100), look(7, (5, 6), Some(10), mine)];
     breaks("I12", sees(true), sees(false));
-}
-
-#[test]
-fn a_definite_no_that_was_a_yes_is_found() {
-    let refused = || no(grant(2, 0, (50, 52), 1_000), "lock_held");
-    let first = || grant(1, 10, (0, 2), 55);
-    let sees = |mine| vec![first(), refused(), look(2, (60, 61), Some(12).filter(|_| mine), mine)];
-    breaks("no", sees(true), sees(false));
-    // Another question with the token was under way.
-    let other = Operation { client: 8, ..grant(2, 12, (51, 200), 1_000) };
-    assert_eq!(rules(&lines([sees(true), vec![other]].concat())), [""; 0]);
 }
 
 #[test]
