@@ -40,7 +40,7 @@ const SHOWN: usize = 3;
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check FILE
        | prove outside STORE SECONDS SEED | prove outside FILE | prove edn FILE DIRECTORY
        | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
-PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_SHRINK=1, PROVE_KEEP=1 and
+PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_KEEP=1 and
 LOCKKEEPER_BIN are what a campaign follows; PROVE_JOBS (1) hunts for seeded bugs run at a time.";
 
 fn main() -> ExitCode {

@@ -1,14 +1,12 @@
 //! A campaign: each store in turn, under load and faults, and then held against its promises.
 //!
-//! [`trial`] is one store for a while, [`show`] tells people of a violation, [`shrink`] finds fewer
-//! faults that suffice for it, [`seeded`] shows that seeded [`bugs`] are found, and [`recovery`]
-//! measures.
+//! [`trial`] is one store for a while, [`show`] tells people of a violation, [`seeded`] shows that
+//! seeded [`bugs`] are found, and [`recovery`] measures.
 
 pub(crate) mod bugs;
 pub(crate) mod recovery;
 pub(crate) mod seeded;
 pub(crate) mod show;
-pub(crate) mod shrink;
 pub(crate) mod trial;
 
 use std::io;
@@ -37,8 +35,6 @@ pub(crate) struct Campaign {
     pub(crate) stores: Vec<Store>,
     pub(crate) binary: PathBuf,
     pub(crate) directory: PathBuf,
-    /// Whether the faults of a violation are to be narrowed down.
-    pub(crate) shrinks: bool,
     /// Whether histories without a violation are kept.
     pub(crate) keeps: bool,
 }
@@ -52,7 +48,6 @@ impl Campaign {
         let stores: io::Result<Vec<_>> =
             named.map(|name| Store::of(name).ok_or_else(|| wrong(name))).collect();
         let stores = Some(stores?).filter(|stores| !stores.is_empty());
-        let is_set = |name| std::env::var(name).is_ok_and(|value| value == "1");
         Ok(Self {
             lasts: Duration::from_secs(seconds),
             seed: match variable("PROVE_SEED")? {
@@ -62,8 +57,7 @@ impl Campaign {
             stores: stores.unwrap_or_else(|| Store::ALL.to_vec()),
             binary: binary()?,
             directory: directory(),
-            shrinks: is_set("PROVE_SHRINK"),
-            keeps: is_set("PROVE_KEEP"),
+            keeps: std::env::var("PROVE_KEEP").is_ok_and(|value| value == "1"),
         })
     }
 
@@ -115,9 +109,6 @@ impl Campaign {
                 trial.lasts.as_secs(),
                 trial.seed
             );
-            if self.shrinks {
-                shrink::shrink(trial).await;
-            }
         } else if !self.keeps {
             // What cannot be removed is in nobody's way.
             let _ = std::fs::remove_file(trial.history());
