@@ -37,6 +37,13 @@ pub(super) struct Question {
     pub(super) asked: Asked,
 }
 
+impl Question {
+    /// A question without options.
+    pub(super) fn of(kind: Kind, key: u32, token: Option<Held>) -> Self {
+        Self { kind, key, token, asked: Asked::default() }
+    }
+}
+
 /// What a client knows after a question.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
@@ -113,6 +120,12 @@ impl Asker {
     pub(super) async fn ask(&mut self, question: &Question) -> Told {
         let patience = PATIENCE + Duration::from_millis(question.asked.wait_ms);
         self.ask_for(question, patience).await
+    }
+
+    /// Asks after a pause, while another one asks something else.
+    pub(super) async fn ask_after(&mut self, pause: Duration, question: &Question) -> Told {
+        sleep(pause).await;
+        self.ask(question).await
     }
 
     /// Asks, and hangs up if there is no answer within this time.

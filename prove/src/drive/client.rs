@@ -243,14 +243,12 @@ impl Client {
         if told.status == 0 || question.token.is_none() {
             return;
         }
-        let token = question.token.clone();
-        let asked = Asked::default();
-        self.asker.ask(&Question { kind: Kind::Look, key: question.key, token, asked }).await;
+        self.asker.ask(&Question::of(Kind::Look, question.key, question.token.clone())).await;
     }
 
     /// Looks with the token of a lease.
     pub(super) async fn look(&mut self, lease: &Lease) {
-        self.asker.ask(&question(Kind::Look, lease, Asked::default())).await;
+        self.asker.ask(&Question::of(Kind::Look, lease.key, Some(lease.token.clone()))).await;
     }
 
     /// Brings the second voice to the instance of the first one, or to the next one by chance.
@@ -263,7 +261,7 @@ impl Client {
 
     pub(super) async fn look_at(&mut self, key: u32) {
         let token = self.chance.bool().then(|| self.lasting.clone());
-        self.asker.ask(&Question { kind: Kind::Look, key, token, asked: Asked::default() }).await;
+        self.asker.ask(&Question::of(Kind::Look, key, token)).await;
     }
 
     /// Writes to what the key guards, whether or not the lease is over: the resource decides.

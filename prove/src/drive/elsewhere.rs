@@ -1,6 +1,7 @@
 //! Requests that their client gives up, to go on with the same token over another instance. They are for
 //! a key that nobody else wants, so that what is wrong with it is their doing.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -9,9 +10,9 @@ use crate::drive::asker::{Held, Question};
 use crate::drive::client::{Client, Lease, Wish, question};
 use crate::history::{Asked, Kind, Outcome};
 
-/// How long a client waits for an answer: longer than an instance takes to hear of a request, and shorter
-/// than a network holds it back.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// How many milliseconds a client waits for an answer: longer than an instance takes to hear of a request,
+/// and shorter than a network holds back the answer to it.
+const PATIENCE_MS: Range<u64> = 300..700;
 
 /// By then a network has let through what it holds back.
 const THROUGH: Duration = Duration::from_millis(800);
@@ -48,7 +49,8 @@ impl Client {
                 Asked { ttl_ms: Some(short.ttl_ms), ..Asked::default() },
             )
         };
-        let told = self.twin.ask_for(&older, PATIENCE).await;
+        let patience = Duration::from_millis(self.chance.u64(PATIENCE_MS));
+        let told = self.twin.ask_for(&older, patience).await;
         if told.outcome == Outcome::Unknown && self.renewed(wish, &lease).await {
             sleep(THROUGH).await;
             self.try_with_another(wish).await;
@@ -68,12 +70,12 @@ impl Client {
 
     /// Asks for a lease, gives that up, and releases over another instance: the key is free from then on.
     async fn release_elsewhere(&mut self, wish: &Wish) {
-        let told = self.twin.ask_for(&wish.question(Kind::Acquire), PATIENCE).await;
+        let patience = Duration::from_millis(self.chance.u64(PATIENCE_MS));
+        let told = self.twin.ask_for(&wish.question(Kind::Acquire), patience).await;
         if self.chance.bool() {
             self.asker.ask(&wish.question(Kind::Acquire)).await;
         }
-        let (key, token, asked) = (wish.key, wish.token.clone(), Asked::default());
-        let release = Question { kind: Kind::Release, key, token, asked };
+        let release = Question::of(Kind::Release, wish.key, wish.token.clone());
         let released = self.asker.ask(&release).await;
         if told.outcome == Outcome::Unknown && released.outcome != Outcome::Unknown {
             sleep(THROUGH).await;

@@ -80,7 +80,7 @@ impl Client {
     /// Asks for the end of a lease or for more of it with another token, by the number that a look told.
     async fn name_anothers(&mut self) {
         let key = self.any_key();
-        let look = Question { kind: Kind::Look, key, token: None, asked: Asked::default() };
+        let look = Question::of(Kind::Look, key, None);
         let seen = self.asker.ask(&look).await.said.fencing_token;
         let token = self.asker.choose();
         let lease = Lease { key, token, fencing_token: seen.unwrap_or(1), until: 0 };

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::drive::asker::Question;
-use crate::drive::client::{Client, Lease, Wish, granted, question};
-use crate::history::{Asked, Kind, Outcome};
+use crate::drive::client::{Client, Lease, Wish, granted};
+use crate::history::{Kind, Outcome};
 
 /// After this time a client that hung up is out of the line for certain, where nothing fails.
 const LEFT: Duration = Duration::from_millis(1_600);
@@ -54,11 +54,7 @@ impl Client {
         let wish = Wish { wait_ms: 1_000, ..wish };
         let (waiting, ending) = (wish.question(Kind::Acquire), ended(&lease));
         let after = Duration::from_millis(self.chance.u64(80..400));
-        let release = async {
-            sleep(after).await;
-            self.asker.ask(&ending).await
-        };
-        let (told, _) = tokio::join!(self.twin.ask(&waiting), release);
+        let (told, _) = tokio::join!(self.twin.ask(&waiting), self.asker.ask_after(after, &ending));
         if let Some(lease) = granted(&wish, &told) {
             self.twin.ask(&ended(&lease)).await;
         }
@@ -107,10 +103,7 @@ impl Client {
             (Wish { wait_ms: 3_000, ..leaves }.question(Kind::Acquire), ended(&lease));
         let free = Duration::from_millis(self.chance.u64(100..200));
         let patience = free + Duration::from_millis(self.chance.u64(50..78));
-        let release = async {
-            sleep(free).await;
-            self.asker.ask(&ending).await
-        };
+        let release = self.asker.ask_after(free, &ending);
         tokio::join!(self.twin.ask_for(&waiting, patience), release);
     }
 
@@ -170,15 +163,11 @@ impl Client {
         let (ttl_ms, slots) = (self.short_ttl_ms(), self.slots);
         let wish = Wish { key, token, ttl_ms, wait_ms: 1_000, slots };
         let waiting = wish.question(Kind::Acquire);
-        let mut ending = wish.question(Kind::Release);
-        ending.asked = Asked::default();
+        let ending = Question::of(Kind::Release, key, wish.token.clone());
         let after = Duration::from_micros(self.chance.u64(..20_000));
         self.bring_twin();
-        let release = async {
-            sleep(after).await;
-            self.twin.ask(&ending).await
-        };
-        let (told, released) = tokio::join!(self.asker.ask(&waiting), release);
+        let (told, released) =
+            tokio::join!(self.asker.ask(&waiting), self.twin.ask_after(after, &ending));
         if let Some(lease) = granted(&wish, &told) {
             // It was granted before it was given up, or in spite of it.
             self.look(&lease).await;
@@ -193,5 +182,5 @@ impl Client {
 
 /// Returns the question that gives a lease back.
 fn ended(lease: &Lease) -> Question {
-    question(Kind::Release, lease, Asked::default())
+    Question::of(Kind::Release, lease.key, Some(lease.token.clone()))
 }

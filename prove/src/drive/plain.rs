@@ -107,7 +107,6 @@ impl Client {
     /// Ends whoever holds a key.
     pub(super) async fn force(&mut self) {
         let key = self.any_key();
-        let asked = Asked::default();
-        self.asker.ask(&Question { kind: Kind::ForceRelease, key, token: None, asked }).await;
+        self.asker.ask(&Question::of(Kind::ForceRelease, key, None)).await;
     }
 }

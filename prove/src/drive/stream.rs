@@ -6,7 +6,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::drive::asker::{Asker, Body, Missing, Question, Told, read, written};
 use crate::drive::client::{Client, Lease, Wish, granted};
-use crate::history::{Asked, Kind, Nanos, Outcome, Said};
+use crate::history::{Kind, Nanos, Outcome, Said};
 use crate::http::Connection;
 
 /// How long after its TTL a stream may be silent before the client hangs up.
@@ -141,16 +141,12 @@ impl Client {
         let (key, token) = (self.shared.amount.own_key(self.asker.client), self.maybe_token());
         let wish = Wish { key, token, ttl_ms: 4_000, wait_ms: 0, slots: None };
         let question = wish.question(Kind::Hold);
-        let force =
-            Question { kind: Kind::ForceRelease, key, token: None, asked: Asked::default() };
+        let force = Question::of(Kind::ForceRelease, key, None);
         self.twin.turn_to(self.asker.instance);
         let most_us = if self.shared.amount.far { 60_000 } else { 4_000 };
         let after = Duration::from_micros(self.chance.u64(..most_us));
-        let forced = async {
-            sleep(after).await;
-            self.twin.ask(&force).await
-        };
-        let ((connection, told), forced) = tokio::join!(self.asker.open_stream(&question), forced);
+        let ((connection, told), forced) =
+            tokio::join!(self.asker.open_stream(&question), self.twin.ask_after(after, &force));
         let (Some(mut connection), Some(mut lease)) = (connection, granted(&wish, &told)) else {
             return;
         };
