@@ -63,6 +63,22 @@ fn a_stream_is_relied_on_from_event_to_event() {
 }
 
 #[test]
+fn the_end_of_a_stream_ends_its_own_lease_unless_that_was_taken_over() {
+    let left = || {
+        let end = Operation { gone: Some(50 * MS), ..ask(Kind::HoldEnd, 1, 2, 50) };
+        vec![hold(), Operation { answered: None, ..end }]
+    };
+    let again = |fence, status| Operation { status, ..grant(1, fence, (60, 62), 900) };
+    let next = |fence| vec![grant(2, fence, (200, 202), 100)];
+    // The lease is another one, or the same in another's care.
+    breaks("I1", [left(), vec![again(11, 201)], next(12)].concat(), [left(), next(12)].concat());
+    breaks("I1", [left(), vec![again(10, 200)], next(12)].concat(), [left(), next(12)].concat());
+    // Nobody keeps it any more.
+    let waits = |until| vec![waited(grant(2, 11, (60, until), 50))];
+    breaks("I9", [left(), waits(1_900)].concat(), [left(), waits(600)].concat());
+}
+
+#[test]
 fn a_forced_release_ends_a_lease() {
     let forced = |outcome| Operation { outcome, ..ask(Kind::ForceRelease, NO_TOKEN, 300, 301) };
     let first = || grant(1, 10, (0, 2), 1_000);

@@ -6,13 +6,6 @@ use crate::history::{Asked, Kind, NO_TOKEN, Nanos, Operation, Outcome, Said, Tok
 
 impl World {
     pub(super) fn decide(&mut self, client: usize) {
-        if let Some(stream) = self.clients[client].stream {
-            if self.rng.u8(..4) == 0 {
-                self.clients[client].stream = None;
-                self.end_stream(stream);
-            }
-            return self.think(client, 100);
-        }
         if let Some(has) = self.clients[client].has.clone() {
             return self.use_lease(client, &has);
         }
@@ -44,14 +37,11 @@ impl World {
     }
 
     fn acquire(&mut self, client: usize, key: u32, token: Token) {
-        let holds = self.rng.u8(..6) == 0;
         let longest = if self.plan.patient { 5_000 } else { 900 };
         let wait_ms = if self.rng.u8(..5) < 2 { 0 } else { self.rng.u64(20..longest) };
-        let linger_ms = if holds && self.rng.bool() { self.rng.u64(..60) } else { 0 };
         let ttl_ms = Some(self.ttl_ms());
-        let kind = if holds { Kind::Hold } else { Kind::Acquire };
-        let asked = Asked { ttl_ms, wait_ms, linger_ms, ..Asked::default() };
-        self.ask(client, (kind, key, token), asked);
+        let asked = Asked { ttl_ms, wait_ms, ..Asked::default() };
+        self.ask(client, (Kind::Acquire, key, token), asked);
     }
 
     fn use_lease(&mut self, client: usize, has: &Has) {
@@ -132,8 +122,7 @@ pub(super) fn fill(operation: &mut Operation, reply: &Reply, (token, arrived): (
     operation.outcome = Outcome::Yes;
     match reply {
         Reply::Grant { fence, ttl, status, at } => {
-            let hold = operation.kind == Kind::Hold;
-            operation.status = if hold { 200 } else { *status };
+            operation.status = *status;
             operation.token = token;
             operation.said.fencing_token = Some(*fence);
             operation.said.ttl_ms = Some(ttl / MS);

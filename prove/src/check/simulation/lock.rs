@@ -29,8 +29,6 @@ pub(in crate::check) enum Bug {
     EndsEarly,
     EndsLittleEarly,
     EndsLate,
-    StreamEndsAnyLease,
-    LastWordAfterTakeOver,
     RefusalWithoutHolder,
     LookSaysMine,
     LookSaysFree,
@@ -51,9 +49,7 @@ pub(super) struct Holder {
     pub(super) token: Token,
     pub(super) fence: u64,
     pub(super) expires: Nanos,
-    /// Times that somebody acquired it; a stream knows the last one of its own.
-    pub(super) taken: u64,
-    /// True once its client has refreshed it.
+    /// True once its token has acquired or refreshed it again.
     renewed: bool,
 }
 
@@ -116,7 +112,7 @@ impl Lock {
                 return self.grant(now, wish, 201);
             }
             holder.expires = holder.expires.max(now + wish.ttl);
-            holder.taken += 1;
+            holder.renewed = true;
             let (fence, ttl) = (holder.fence, holder.expires - now);
             return self.say(wish.request, Reply::Grant { fence, ttl, status: 200, at: now });
         }
@@ -259,42 +255,10 @@ impl Lock {
         self.say(request, Reply::Seen { fence, mine, waiters });
     }
 
-    /// The service refreshes the lease of a stream, unless another one has taken it over.
-    pub(super) fn keep(
-        &mut self,
-        now: Nanos,
-        (fence, taken): (u64, u64),
-        ttl: Nanos,
-    ) -> Result<(), &'static str> {
-        self.tick(now);
-        match self.holder.as_mut() {
-            Some(holder) if holder.fence == fence && holder.taken == taken => {
-                holder.expires = holder.expires.max(now + ttl);
-                Ok(())
-            }
-            Some(holder) if holder.fence == fence => Err("lost/taken_over"),
-            _ => Err("lost/expired"),
-        }
-    }
-
-    /// The last word of a stream.
-    pub(super) fn let_go(&mut self, now: Nanos, (fence, taken): (u64, u64), linger: Nanos) {
-        self.tick(now);
-        let any = self.bug == Some(Bug::StreamEndsAnyLease);
-        let late = self.bug == Some(Bug::LastWordAfterTakeOver);
-        if let Some(holder) = self.holder.as_mut()
-            && (any || holder.fence == fence && (late || holder.taken == taken))
-        {
-            holder.expires = now + linger;
-        }
-        self.tick(now);
-    }
-
     /// A grant reached nobody: it is taken back, unless its token has renewed it since.
     pub(super) fn take_back(&mut self, now: Nanos, fence: u64) {
         let ghosts = [Bug::GhostKeepsItsGrant, Bug::GhostStaysInLine].map(Some);
-        let is_unheard =
-            |holder: &Holder| holder.fence == fence && holder.taken == 0 && !holder.renewed;
+        let is_unheard = |holder: &Holder| holder.fence == fence && !holder.renewed;
         if !ghosts.contains(&self.bug) && self.holder.as_ref().is_some_and(is_unheard) {
             self.holder = None;
         }
@@ -352,7 +316,7 @@ impl Lock {
         };
         let expires = now + lasts;
         self.line.retain(|claim| claim.token != wish.token || !claim.waiting.is_empty());
-        self.holder = Some(Holder { token: wish.token, fence, expires, taken: 0, renewed: false });
+        self.holder = Some(Holder { token: wish.token, fence, expires, renewed: false });
         self.say(wish.request, Reply::Grant { fence, ttl: wish.ttl, status, at: now });
     }
 

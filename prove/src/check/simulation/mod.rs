@@ -13,7 +13,7 @@ use client::fill;
 pub(super) use lock::Bug;
 use lock::{Lock, Reply, Request, Wish};
 
-use crate::history::{Asked, Fault, Kind, Line, Nanos, Operation, Run, Said, Token};
+use crate::history::{Fault, Kind, Line, Nanos, Operation, Run, Token};
 
 const MS: Nanos = 1_000_000;
 const CLIENTS: usize = 6;
@@ -38,8 +38,6 @@ enum Event {
     HangUp(Request),
     Leave(Request),
     Deliver(Request),
-    Beat(usize),
-    LetGo(usize),
     Tick(u32),
     Forget,
 }
@@ -55,16 +53,6 @@ struct Sent {
     known: u64,
 }
 
-struct Stream {
-    client: usize,
-    request: Request,
-    fence: u64,
-    taken: u64,
-    /// When the client received the last event.
-    last: Nanos,
-    over: bool,
-}
-
 #[derive(Clone)]
 struct Has {
     key: u32,
@@ -77,7 +65,6 @@ struct Client {
     has: Option<Has>,
     /// What it was refused, or told nothing about.
     asked: Option<(u32, Token)>,
-    stream: Option<usize>,
 }
 
 struct World {
@@ -91,7 +78,6 @@ struct World {
     ticks: Vec<Option<Nanos>>,
     clients: Vec<Client>,
     requests: Vec<Sent>,
-    streams: Vec<Stream>,
     tokens: Token,
     pauses: Vec<(Nanos, Nanos)>,
     lines: Vec<Line>,
@@ -110,7 +96,6 @@ pub(super) fn history(plan: Plan) -> Vec<Line> {
         ticks: vec![None; KEYS as usize],
         clients: vec![Client::default(); CLIENTS],
         requests: Vec::new(),
-        streams: Vec::new(),
         tokens: 100,
         pauses: Vec::new(),
         lines: Vec::new(),
@@ -180,11 +165,7 @@ impl World {
         let now = self.now;
         match event {
             Event::Next(client) if now < self.plan.lasts => self.decide(client),
-            Event::Next(client) => {
-                if let Some(stream) = self.clients[client].stream.take() {
-                    self.end_stream(stream);
-                }
-            }
+            Event::Next(_) => (),
             Event::Arrive(request) => self.arrive(request),
             Event::WaitOver(request) => {
                 if self.requests[request].reply.is_none() {
@@ -198,13 +179,6 @@ impl World {
                 self.locks[key as usize].leave(now, request, false);
             }
             Event::Deliver(request) => self.deliver(request),
-            Event::Beat(stream) => self.beat(stream),
-            Event::LetGo(stream) => {
-                let Stream { request, fence, taken, .. } = self.streams[stream];
-                let operation = &self.requests[request].operation;
-                let (key, linger) = (operation.key, operation.asked.linger_ms * MS);
-                self.locks[key as usize].let_go(now, (fence, taken), linger);
-            }
             Event::Tick(key) => self.locks[key as usize].tick(now),
             Event::Forget => self.locks.iter_mut().for_each(|lock| lock.forget(now)),
         }
@@ -259,8 +233,7 @@ impl World {
         sent.operation.gone = Some(self.now);
         let operation = sent.operation.clone();
         let client = operation.client as usize;
-        let asks = matches!(operation.kind, Kind::Acquire | Kind::Hold);
-        if asks && operation.chosen {
+        if operation.kind == Kind::Acquire && operation.chosen {
             self.clients[client].asked = Some((operation.key, operation.token));
         }
         self.lines.push(Line::Operation(operation));
@@ -284,14 +257,13 @@ impl World {
             }
             return;
         }
-        let (kind, token, arrived) = (sent.operation.kind, sent.token, sent.arrived);
+        let (token, arrived) = (sent.token, sent.arrived);
         let operation = &mut sent.operation;
         operation.answered = Some(now);
         fill(operation, &reply, (token, arrived));
         let operation = operation.clone();
         let client = operation.client as usize;
         match reply {
-            Reply::Grant { fence, .. } if kind == Kind::Hold => self.open(client, request, fence),
             Reply::Grant { fence, .. } => {
                 self.clients[client].has = Some(Has { key: key as u32, token, fence });
             }
@@ -312,68 +284,5 @@ impl World {
             of && sent.operation.key as usize == key && !sent.gone
         };
         self.requests.iter().rev().find(tells).is_some()
-    }
-
-    fn open(&mut self, client: usize, request: Request, fence: u64) {
-        let key = self.requests[request].operation.key as usize;
-        let holder = self.locks[key].holder.as_ref();
-        let taken = holder.filter(|holder| holder.fence == fence).map_or(0, |holder| holder.taken);
-        let (last, over) = (self.now, false);
-        self.streams.push(Stream { client, request, fence, taken, last, over });
-        self.clients[client].has = None;
-        self.clients[client].stream = Some(self.streams.len() - 1);
-        let at = self.now + self.requests[request].ttl / 3;
-        self.at(at, Event::Beat(self.streams.len() - 1));
-    }
-
-    fn beat(&mut self, stream: usize) {
-        let Stream { client, request, fence, taken, last, over } = self.streams[stream];
-        if over {
-            return;
-        }
-        let (key, ttl) =
-            (self.requests[request].operation.key as usize, self.requests[request].ttl);
-        let kept = self.locks[key].keep(self.now, (fence, taken), ttl);
-        let answered = self.now + self.rng.u64(20_000..MS);
-        let mut operation = self.requests[request].operation.clone();
-        operation.sent = last;
-        operation.answered = Some(answered);
-        operation.asked = Asked::default();
-        operation.said = Said::default();
-        match kept {
-            Ok(()) => {
-                operation.kind = Kind::Alive;
-                operation.said.ttl_ms = Some(ttl / MS);
-                self.streams[stream].last = answered;
-                self.at(self.now + ttl / 3, Event::Beat(stream));
-            }
-            Err(why) => {
-                operation.kind = Kind::HoldEnd;
-                operation.code = why.to_owned();
-                self.streams[stream].over = true;
-                self.clients[client].stream = None;
-            }
-        }
-        self.lines.push(Line::Operation(operation));
-    }
-
-    fn end_stream(&mut self, stream: usize) {
-        if std::mem::replace(&mut self.streams[stream].over, true) {
-            return;
-        }
-        let Stream { client, request, last, .. } = self.streams[stream];
-        let mut operation = self.requests[request].operation.clone();
-        operation.kind = Kind::HoldEnd;
-        operation.sent = last.min(self.now);
-        operation.answered = None;
-        operation.gone = Some(self.now);
-        operation.said = Said::default();
-        let (key, token, chosen) = (operation.key, operation.token, operation.chosen);
-        operation.asked = Asked::default();
-        self.lines.push(Line::Operation(operation));
-        if chosen && self.rng.bool() {
-            self.clients[client].asked = Some((key, token));
-        }
-        self.soon(Event::LetGo(stream));
     }
 }
