@@ -20,7 +20,8 @@ impl Client {
         self.slots = self.slots_of(key);
         match self.chance.u32(..100) {
             0..34 => self.share(key).await,
-            34..52 => self.change_share(key).await,
+            34..51 => self.change_share(key).await,
+            51 => self.ask_with_other_slots(key).await,
             52..62 => self.wait_once(key).await,
             62..66 => self.wait_by_asking_again(key).await,
             66..71 => self.vanish_from_the_line(key).await,
@@ -34,8 +35,6 @@ impl Client {
             95 => self.meddle().await,
             96 => self.trespass(key).await,
             97 => self.force().await,
-            // It keeps all others out.
-            98 if self.chance.u32(..4) == 0 => self.ask_with_other_slots(key).await,
             98 => self.wait_beside_its_own().await,
             _ => self.look_at(key).await,
         }
@@ -143,7 +142,7 @@ impl Client {
         let patience = Duration::from_millis(self.chance.u64(1..20));
         self.twin.ask_for(&shares.question(Kind::Acquire), patience).await;
         if let Some(lease) = self.acquire(&wish).await {
-            self.rest(600_000).await;
+            self.rest(400_000).await;
             self.work(lease).await;
         }
     }

@@ -56,11 +56,7 @@ struct Settings {
 pub(crate) struct Verdict {
     /// How many operations are in a window that was searched.
     pub(crate) operations: u64,
-    /// How many of them have no certain answer.
-    pub(crate) open: u64,
     pub(crate) windows: u64,
-    /// How many operations the longest of them has.
-    pub(crate) longest: usize,
     /// How many windows were too large.
     pub(crate) too_large: u64,
     /// How many operations they have.
@@ -88,8 +84,6 @@ impl Verdict {
         };
         self.windows += 1;
         self.operations += operations;
-        self.open += window.steps.iter().filter(|step| step.is_open()).count() as u64;
-        self.longest = self.longest.max(window.steps.len());
         if !found {
             self.rejected.push(told(window));
         }
@@ -100,12 +94,10 @@ impl fmt::Display for Verdict {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             to,
-            "outside: operations={} unanswered={} windows={} longest={} too_large={} \
-             too_large_operations={} left_out={} rejected={}",
+            "outside: operations={} windows={} too_large={} too_large_operations={} left_out={} \
+             rejected={}",
             self.operations,
-            self.open,
             self.windows,
-            self.longest,
             self.too_large,
             self.too_large_operations,
             self.left_out,
