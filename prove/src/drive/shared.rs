@@ -20,8 +20,8 @@ impl Client {
         self.slots = self.slots_of(key);
         match self.chance.u32(..100) {
             0..34 => self.share(key).await,
-            34..51 => self.change_share(key).await,
-            51 => self.ask_with_other_slots(key).await,
+            34..50 => self.change_share(key).await,
+            50..52 => self.ask_with_other_slots(key).await,
             52..62 => self.wait_once(key).await,
             62..66 => self.wait_by_asking_again(key).await,
             66..71 => self.vanish_from_the_line(key).await,
