@@ -106,14 +106,16 @@ fn a_stream_that_hears_late_of_its_forced_release_is_found() {
 
 #[test]
 fn on_redis_nothing_comes_after_an_answer_that_nobody_knows() {
-    let with = |store| {
+    let with = |store, named| {
         let asked = Operation { status: 503, ..no(grant(1, 0, (0, 20), 900), "unknown") };
         let asked = Operation { outcome: Outcome::Unknown, ..asked };
-        let released = no(release(1, 30, 40), "lock_lost");
+        let mut released = no(release(1, 30, 40), "lock_lost");
+        released.asked.fencing_token = named;
         rules(&lines_of(store, [asked, released, look(1, (60, 70), Some(10), true)]))
     };
-    assert_eq!(with("redis"), ["I12"]);
-    assert_eq!(with("embedded"), [""; 0]);
+    assert_eq!(with("redis", None), ["I12"]);
+    assert_eq!(with("redis", Some(9)), [""; 0], "another lease was meant");
+    assert_eq!(with("embedded", None), [""; 0]);
 }
 
 #[test]

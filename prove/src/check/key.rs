@@ -90,7 +90,8 @@ impl<'a> Key<'a> {
     ) -> Nanos {
         let of_token = self.tokens.get(&token).into_iter().flat_map(|spans| spans.after(from));
         let given_up = |operation: &Operation| {
-            let another = fence.is_some_and(|fence| operation.means_another(fence));
+            let named = operation.asked.fencing_token;
+            let another = named.is_some_and(|named| Some(named) != fence);
             !another && (operation.is_release() || operation.is_lost())
         };
         let ended = |operation: &Operation| {
