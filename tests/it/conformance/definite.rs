@@ -6,6 +6,7 @@ on_every_store!(tests:
     a_grant_on_its_way_at_the_end_of_a_wait_is_delivered,
     a_grant_on_its_way_at_the_end_of_the_instance_is_delivered,
     rule_10_a_wait_whose_end_the_store_does_not_answer_is_unknown,
+    rule_10_a_grant_whose_answer_is_lost_is_undone_if_the_service_made_its_token,
     rule_9_many_short_waits_are_told_the_truth,
     rule_12_a_release_ends_the_requests_that_wait_with_its_claim,
     a_release_while_the_claim_joins_leaves_nothing,
@@ -136,6 +137,23 @@ mod tests {
                 Origin::Service => deserted(&stage.store, PATIENCE).await,
             }
         }
+    }
+
+    pub(super) async fn rule_10_a_grant_whose_answer_is_lost_is_undone_if_the_service_made_its_token(
+        stage: Stage,
+    ) {
+        let (locks, toy) = with_toy(&stage);
+        toy.let_go(Verb::TryAcquire, Way::Lost);
+        let lost = async |claim| {
+            let answer = locks.acquire(claim, Duration::ZERO).await;
+            let Err(LockError::Store(error)) = answer else { panic!("{answer:?}") };
+            assert_eq!(error.effect, Effect::Unknown);
+        };
+        lost(made("one")).await;
+        deserted(&stage.store, PATIENCE).await;
+        lost(chosen("two")).await;
+        locks.finish(PATIENCE).await;
+        holds(&stage.store, "two").await;
     }
 
     pub(super) async fn rule_9_many_short_waits_are_told_the_truth(stage: Stage) {

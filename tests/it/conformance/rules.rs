@@ -10,6 +10,7 @@ on_every_store!(tests:
     rule_7_a_grant_that_reaches_nobody_is_taken_back,
     rule_7_a_grant_in_line_that_reaches_nobody_is_taken_back,
     rule_7_what_its_token_has_acquired_again_stays,
+    rule_7_a_repeat_that_reaches_nobody_ends_no_lease,
     rule_11_a_refresh_extends_and_shortens_only_by_number,
     rule_12_a_release_is_not_remembered,
     rule_16_a_lease_that_was_seen_to_end_is_told_as_lost,
@@ -150,6 +151,19 @@ mod tests {
         assert!(!won(&stage, &claim("a", "one", LONG)).await.fresh);
         stage.store.end(&unheard(&win)).await.unwrap();
         assert!(left(&stage).await.is_some(), "the second was told of it");
+    }
+
+    pub(super) async fn rule_7_a_repeat_that_reaches_nobody_ends_no_lease(stage: Stage) {
+        let toy = Toy::over(stage.store.clone());
+        let locks = Locks::new(toy.clone(), LIMITS);
+        stage.granted(&chosen("one")).await;
+        toy.let_go(Verb::TryAcquire, Way::After);
+        let repeat = Request::of(&locks, chosen("one"));
+        toy.called(Verb::TryAcquire, 0).await;
+        assert!(!repeat.gone().await);
+        toy.let_go(Verb::TryAcquire, Way::Straight);
+        assert!(locks.finish(PATIENCE).await);
+        assert!(left(&stage).await.is_some(), "its client was told of it before");
     }
 
     pub(super) async fn rule_11_a_refresh_extends_and_shortens_only_by_number(stage: Stage) {
