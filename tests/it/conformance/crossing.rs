@@ -320,12 +320,16 @@ mod tests {
             waiting(&stage.store, 20).await;
             let next = Request::of(&locks, chosen("next"));
             waiting(&stage.store, 21).await;
+            // All have joined, and the head has asked: on the embedded store it sleeps for 5 s now.
+            toy.called(Verb::WaitTurn, 21).await;
             let before = toy.calls(Verb::Leave);
             toy.let_go(Verb::Leave, way);
             drop(requests);
             toy.called(Verb::Leave, before).await;
+            let failed = Instant::now();
             toy.let_go(Verb::Leave, Way::Straight);
             waiting(&stage.store, 1).await;
+            assert!(failed.elapsed() < AT_ONCE, "{:?}", failed.elapsed());
             release(&stage.store, "holder").await;
             next.granted().await;
             release(&stage.store, "next").await;

@@ -111,8 +111,10 @@ mod tests {
         let claims = ["four", "five", "six"].map(|name| of(name, 3));
         let mut requests = line_up(&stage, &claims).await.into_iter();
         for (gone, slot) in [("two", 2), ("three", 3), ("one", 1)] {
+            let released = Instant::now();
             release(&stage, gone).await;
             assert_eq!(grant(requests.next().unwrap()).await.lease.share.slot, Some(slot));
+            assert!(released.elapsed() < AT_ONCE, "{:?}", released.elapsed());
         }
         assert_eq!(holders(&stage).await, Some((3, 3)));
     }

@@ -147,7 +147,7 @@ mod tests {
         assert!(grant.lease.fencing_token.number() > first);
         holds(store, "one").await;
         assert_eq!((locks.waiting(), waiters(store).await), (0, 0));
-        locks.finish(PATIENCE).await;
+        assert!(locks.finish(PATIENCE).await, "the task of the line has ended");
         holds(store, "one").await;
     }
 
@@ -169,6 +169,7 @@ mod tests {
         let Acquired::Held(status, waited) = answer else { panic!("{answer:?}") };
         assert!(waited >= patience && waited <= began.elapsed(), "{waited:?}");
         assert_eq!(status.holder.unwrap().owner.unwrap().as_str(), "holder@host");
+        assert_eq!(status.waiters, 0, "it waits no longer");
         waiting(&stage.store, 0).await;
         assert_eq!(locks.waiting(), 0);
     }
