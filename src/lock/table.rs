@@ -348,7 +348,7 @@ mod tests {
     use crate::lock::lease::{Origin, Receipt};
     use crate::lock::prefixes::Prefixes;
     use crate::lock::sample::{claim, key, token};
-    use crate::lock::store::{Answer, Ask, If, Target, Win};
+    use crate::lock::store::{Answer, Ask, If, Keep, Target, Win};
     use crate::lock::time::Timestamp;
     use crate::lock::token::FencingToken;
 
@@ -456,5 +456,31 @@ mod tests {
         assert_eq!((waiting.ahead, waiting.new), (0, false));
         table.end(&grant, at(8));
         assert!(table.entry_of(&key("a"), &token("two")).is_some(), "it ends no other");
+    }
+
+    #[test]
+    fn a_read_notices_that_a_lease_or_a_hand_off_is_over() {
+        let mut table = table();
+        table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 1);
+        table.ask(&claim("a", "two", 1_000), Ask::InLine(None), at(0), 1);
+        let over = |table: &Table, now| {
+            table.has_ended(&key("a"), table.entries(&key("a")).iter(), at(now))
+        };
+        assert_eq!([999, 1_000].map(|now| over(&table, now)), [false, true]);
+        table.expire(at(1_000));
+        assert_eq!([3_999, 4_000].map(|now| over(&table, now)), [false, true]);
+    }
+
+    #[test]
+    fn a_line_without_claims_takes_no_memory() {
+        let mut table = table();
+        table.ask(&claim("a", "holder", 1_000), Ask::Once(None), at(0), 1);
+        for keep in [Keep::Nothing, Keep::Place] {
+            table.ask(&claim("a", "one", 1_000), Ask::InLine(None), at(0), 1);
+            table.leave(&key("a"), &[(token("one"), keep)], at(0));
+            assert_eq!(table.lines.is_empty(), keep == Keep::Nothing);
+        }
+        table.sweep(at(5_000));
+        assert!(table.lines.is_empty());
     }
 }
