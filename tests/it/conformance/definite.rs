@@ -150,7 +150,8 @@ mod tests {
             assert_eq!(error.effect, Effect::Unknown);
         };
         lost(made("one")).await;
-        deserted(&stage.store, PATIENCE).await;
+        // Where a call may still arrive, it is undone after its deadline, which is PATIENCE.
+        deserted(&stage.store, PATIENCE * 2).await;
         lost(chosen("two")).await;
         locks.finish(PATIENCE).await;
         holds(&stage.store, "two").await;

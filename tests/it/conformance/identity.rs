@@ -10,13 +10,14 @@ on_every_store!(tests:
     the_last_word_for_a_lease_leaves_a_later_one_its_ttl,
     a_keeper_whose_refresh_was_not_answered_still_ends_its_lease,
     rule_15_a_keeper_does_not_end_what_its_client_has_refreshed,
+    rule_15_a_keeper_is_refused_once_its_token_has_acquired_the_lease_again,
 );
 
 mod tests {
     use std::time::Duration;
 
     use lockkeeper::lock::lease::Lease;
-    use lockkeeper::lock::store::{Ended, Renewed, Target};
+    use lockkeeper::lock::store::{Ask, Ended, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::line::{line_up, waits};
@@ -129,5 +130,16 @@ mod tests {
         };
         stage.store.end(&held(&kept).last_word()).await.unwrap();
         assert_eq!(left(&stage).await, None);
+    }
+
+    pub(super) async fn rule_15_a_keeper_is_refused_once_its_token_has_acquired_the_lease_again(
+        stage: Stage,
+    ) {
+        let lease = stage.granted(&claim("a", "one", 60_000)).await;
+        stage.store.ask(&claim("a", "one", 60_000), Ask::Once(None)).await.unwrap();
+        let kept = stage.store.renew(&held(&lease), Some(LONG)).await.unwrap();
+        assert_eq!(kept, Renewed::TakenOver);
+        stage.store.end(&held(&lease).last_word()).await.unwrap();
+        assert!(left(&stage).await.is_some());
     }
 }
