@@ -325,7 +325,6 @@ mod tests {
     use crate::lock::sample::{self, key, number, win};
     use crate::lock::slots::{Share, Slots};
     use crate::lock::store::{Target, Win};
-    use crate::lock::time::Ttl;
     use crate::lock::token::LeaseToken;
 
     fn leases(unreported: Why) -> Leases {
