@@ -478,6 +478,7 @@ mod tests {
         for keep in [Keep::Nothing, Keep::Place] {
             table.ask(&claim("a", "one", 1_000), Ask::InLine(None), at(0), 1);
             table.leave(&key("a"), &[(token("one"), keep)], at(0));
+            table.sweep(at(0));
             assert_eq!(table.lines.is_empty(), keep == Keep::Nothing);
         }
         table.sweep(at(5_000));
