@@ -37,14 +37,10 @@ impl Poll {
     /// The outcome of a release. A node that may have forgotten, or is silent, may have been part of
     /// a majority.
     fn given(&self, quorum: Quorum) -> Given {
-        let mut ended: BTreeMap<u64, (usize, &str)> = BTreeMap::new();
         let (mut up, mut silent, mut waits, mut others) = (0, 0, 0, 0);
         for (_, heard) in self.heard() {
             match heard.map(|heard| (&heard.said, heard.votes)) {
-                Some((Says::Ended(number, owner), _)) => {
-                    ended.entry(*number).or_insert((0, owner)).0 += 1;
-                    up += 1;
-                }
+                Some((Says::Ended(..), _)) => up += 1,
                 None | Some((Says::Silent(_), _)) => silent += 1,
                 Some((_, false)) => waits += 1,
                 Some((Says::Done, true)) => others += 1,
@@ -52,22 +48,30 @@ impl Poll {
             }
         }
         let (needed, may_be) = (quorum.needed(), up + silent + waits >= quorum.needed());
-        let most = ended.into_iter().max_by_key(|(number, (nodes, _))| (*nodes, *number));
-        match most {
+        match self.most_ended() {
             _ if may_be && up < needed && silent > 0 => Given::Unclear,
-            Some((number, (_, owner))) if may_be => Given::Lease(number, owner.to_owned()),
+            Some((number, owner)) if may_be => Given::Lease(number, owner.to_owned()),
             Some(_) if others < needed => Given::Part,
             _ => Given::Nothing,
         }
     }
 
-    /// The greatest number that a node has ended.
-    fn ended(&self) -> Option<u64> {
-        let ended = self.heard().filter_map(|(_, heard)| match &heard?.said {
-            Says::Ended(number, _) => Some(*number),
+    /// What nodes have ended: numbers and owners.
+    fn ended(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.heard().filter_map(|(_, heard)| match &heard?.said {
+            Says::Ended(number, owner) => Some((*number, owner.as_str())),
             _ => None,
-        });
-        ended.max()
+        })
+    }
+
+    /// What most nodes have ended.
+    fn most_ended(&self) -> Option<(u64, &str)> {
+        let mut ended: BTreeMap<u64, (usize, &str)> = BTreeMap::new();
+        for (number, owner) in self.ended() {
+            ended.entry(number).or_insert((0, owner)).0 += 1;
+        }
+        let most = ended.into_iter().max_by_key(|(number, (nodes, _))| (*nodes, *number));
+        most.map(|(number, (_, owner))| (number, owner))
     }
 
     /// The holder that has a majority.
@@ -119,7 +123,7 @@ impl RedlockStore {
             Given::Unclear => {
                 // Its client cannot know whether there was a lease; there is none any more.
                 if poll.unheard() < quorum.needed()
-                    && let Some(number) = poll.ended()
+                    && let Some((number, _)) = poll.ended().max()
                 {
                     self.tell_ended(of, number, &poll);
                 }
@@ -234,9 +238,7 @@ impl RedlockStore {
         let ends =
             self.nodes.question(&RELEASE, key, args, patience).until(self.deadline(patience));
         let ended = self.answered(verb, &ends).await?;
-        if ended.ended().is_none() {
-            return Ok(Vec::new());
-        }
+        let Some(lease) = lease.as_ended(&ended) else { return Ok(Vec::new()) };
         if let Ok(token) = LeaseToken::parse(&whose) {
             self.tell_ended(&Target::of(key, &token, None), lease.number, &ended);
         }
@@ -290,6 +292,15 @@ impl Poll {
     }
 }
 
+impl Holding {
+    /// The lease as nodes have ended it. Where the look met an attempt under way, its token may have
+    /// a later number by then.
+    fn as_ended(self, ended: &Poll) -> Option<Self> {
+        let (number, owner) = ended.most_ended()?;
+        Some(Self { number, owner: owner.to_owned(), ..self })
+    }
+}
+
 pub(super) fn holder(lease: &Holding) -> Holder {
     Holder {
         owner: Owner::parse(&lease.owner).ok().flatten(),
@@ -304,7 +315,28 @@ pub(super) fn holder(lease: &Holding) -> Holder {
 mod tests {
     use super::Given;
     use crate::lock::error::Effect;
-    use crate::store::redlock::poll::{Heard, Poll, Quorum, Says};
+    use crate::store::redlock::poll::{Heard, Holding, Poll, Quorum, Says};
+
+    #[test]
+    fn a_forced_release_tells_what_it_ended_and_not_what_its_look_met() {
+        let look = Holding {
+            holder: b"token".to_vec(),
+            left: None,
+            number: 7,
+            owner: String::new(),
+            held: None,
+            renewals: 0,
+        };
+        let mut ended = Poll::new(Quorum::of(3));
+        let nobody = look.clone().as_ended(&ended);
+        assert_eq!(nobody, None);
+        for (node, number) in [9, 9, 8].into_iter().enumerate() {
+            let said = Says::Ended(number, "me".to_owned());
+            ended.count(node, Heard { votes: true, highest: 9, said });
+        }
+        let told = look.as_ended(&ended).map(|lease| (lease.number, lease.owner));
+        assert_eq!(told, Some((9, "me".to_owned())));
+    }
 
     #[test]
     fn a_lease_that_a_minority_gave_up_is_neither_a_lease_nor_nothing() {
