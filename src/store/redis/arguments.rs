@@ -26,7 +26,7 @@ macro_rules! arguments {
 arguments! {
     /// A claim; without an instance it does not wait.
     ClaimArguments {
-        token, ttl, its_owner, floor, believable, max_hold, slots, named, instance, window, keep, stood
+        token, ttl, its_owner, floor, believable, max_hold, slots, named, instance, keep, stood
     }
 }
 

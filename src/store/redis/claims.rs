@@ -13,10 +13,6 @@ use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::replies::{malformed, refusal, waiting};
 use crate::store::redis::script::{Reply, Script, TRY_ACQUIRE, WAIT_TURN, or_empty};
 
-/// The time that the waiters of a dead instance may hold up the line. Each question of an instance
-/// moves this window, so it must be several times their longest sleep.
-const WINDOW_MS: &str = "3000";
-
 /// A node's answer to a question.
 pub(super) struct Answered {
     pub(super) reply: Reply,
@@ -71,7 +67,6 @@ impl RedisStore {
             slots: or_empty(claim.slots.map(Slots::number)).into(),
             named: or_empty(claim.named).into(),
             instance: instance.unwrap_or_default().into(),
-            window: WINDOW_MS.into(),
             keep: (&*self.position_kept).into(),
             stood: or_empty(stood).into(),
         };

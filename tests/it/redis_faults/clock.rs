@@ -8,7 +8,9 @@ use lockkeeper::lock::time::wall_clock_micros;
 use tempfile::TempDir;
 
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::{PATIENCE, acquire, is_left, look, preloaded, service, unavailable};
+use crate::redis_faults::{
+    LONG, PATIENCE, acquire, is_left, look, preloaded, release, service, unavailable,
+};
 use crate::support::{Http, Process, Redis, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,6 +84,35 @@ async fn a_client_that_shares_with_fewer_after_a_step_back_is_granted_that() {
         let slots = answer.field("slots").as_u64().unwrap_or(1);
         assert_eq!(format!("slots={slots}"), after, "{answer:?}");
     }
+}
+
+/// The end of its window is an hour away then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_instance_is_handed_no_key_after_a_step_back() {
+    let clock = Clock::make();
+    let redis = clock.redis();
+    let (dies, lives) = (Process::start(&redis.url(), &[]), service(&redis, &[]).await);
+    let http = lives.http();
+    assert_eq!(acquire(&http, "handed", "token-of-the-holder", LONG).await.status, 201);
+    let until_waiters = async |count: u64| {
+        let all_wait =
+            async || (look(&http, "handed").await.number("waiters") == count).then_some(());
+        eventually(PATIENCE, all_wait).await;
+    };
+    let doomed = dies.http();
+    let lost =
+        tokio::spawn(async move { doomed.try_send("POST", "/locks/handed?wait=60s", "").await });
+    until_waiters(1).await;
+    dies.kill();
+    clock.step(-3_600);
+    let next = {
+        let http = http.clone();
+        tokio::spawn(async move { http.post("/locks/handed?wait=20s", "").await })
+    };
+    until_waiters(1).await;
+    release(&http, "handed", "token-of-the-holder").await;
+    assert_eq!(next.await.unwrap().status, 201);
+    drop(lost.await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,12 +4,11 @@
 --   6 latest believable time (us)  7 longest time that a lease lasts (ms)  8 slots: 1 for an
 --   exclusive lease, over 1000 for as many as there may be, empty for those of the token's lease
 --   9 fencing token of the lease that the claim names, or empty  10 instance, empty if the claim
---   does not wait  11 its window (ms)  12 time for which a place is kept (ms)  13 place where the
---   claim stood, or empty
+--   does not wait  11 time for which a place is kept (ms)  12 place where the claim stood, or empty
 -- Returns: nothing
 local not_after, token, ttl, its_owner, floor, believable, max_hold, slots, named, instance,
-  window, keep, stood = unpack(ARGV)
-window, keep = tonumber(window), tonumber(keep)
+  keep, stood = unpack(ARGV)
+keep = tonumber(keep)
 local TAKE_OVER = 2 ^ 20 -- Its weight among the renewals, as in src/lock/lease.rs.
 local own = lease_of(token) -- The lease that the token has.
 slots = tonumber(slots ~= '' and slots or own and own.slots or 1)
