@@ -21,7 +21,7 @@ mod owed;
 pub mod permit;
 pub mod prefixes;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 pub mod slots;
 pub mod store;
 pub mod table;

@@ -266,11 +266,6 @@ impl Table {
         });
     }
 
-    /// Returns true if a lease was granted, refreshed or ended since the last call of `take_changes`.
-    pub fn has_changes(&self) -> bool {
-        !self.changes.is_empty()
-    }
-
     /// Takes the leases that began, changed or ended since the last call, as they were before.
     pub(crate) fn take_changes(&mut self) -> BTreeMap<LeaseId, Option<Entry>> {
         std::mem::take(&mut self.changes)

@@ -135,33 +135,32 @@ impl Committer {
     /// Runs a batch in memory. Returns true if there is something to write.
     fn apply(&mut self, batch: &mut [Box<dyn Job>], now: Timestamp) -> bool {
         let mut state = self.shared.view.state();
-        let Some(table) = &mut state.table else { return false };
-        table.expire(now);
-        if now.left(self.swept) >= SWEEP_EVERY {
-            table.sweep(now);
-            self.swept = now;
-        }
-        for job in batch {
-            job.run(table, now);
-        }
-        let lag = now.left(self.clock_on_disk);
-        table.has_changes() || (lag >= CLOCK_LAG && !table.is_empty())
+        let (sweeps, lag) = (now.left(self.swept) >= SWEEP_EVERY, now.left(self.clock_on_disk));
+        let held = state.change(|table| {
+            table.expire(now);
+            if sweeps {
+                table.sweep(now);
+                self.swept = now;
+            }
+            for job in batch {
+                job.run(table, now);
+            }
+            !table.is_empty()
+        });
+        !state.under_way.is_empty() || (lag >= CLOCK_LAG && held == Some(true))
     }
 
     fn commit(&mut self, now: Timestamp) -> Result<(), LogError> {
         let (changes, last_fencing_token) = {
-            let mut state = self.shared.view.state();
-            let Some(table) = &mut state.table else { return Ok(()) };
-            let before = table.take_changes();
+            let state = self.shared.view.state();
+            let Some(table) = &state.table else { return Ok(()) };
             let change = |((key, number), before): (&LeaseId, &Option<_>)| Change {
                 key: key.clone(),
                 before: before.clone(),
                 after: table.entry(key, *number).cloned(),
             };
-            let changes: Vec<_> = before.iter().map(change).collect();
-            let last_fencing_token = table.last_fencing_token();
-            state.under_way = before;
-            (changes, last_fencing_token)
+            let changes: Vec<_> = state.under_way.iter().map(change).collect();
+            (changes, table.last_fencing_token())
         };
         self.log.commit(&changes, last_fencing_token, now)?;
         self.shared.view.state().under_way.clear();

@@ -81,6 +81,15 @@ impl View {
 }
 
 impl ViewState {
+    /// Changes the table. Readers see the change once `under_way` is cleared: no look at it comes
+    /// between. `None` while the content of the disk is unknown.
+    pub(super) fn change<T>(&mut self, change: impl FnOnce(&mut Table) -> T) -> Option<T> {
+        let table = self.table.as_mut()?;
+        let changed = change(table);
+        self.under_way = table.take_changes();
+        Some(changed)
+    }
+
     /// The leases of a key that are on disk, of which the table now has `leases`.
     fn on_disk<'a>(&'a self, key: &LockKey, leases: &'a [Entry]) -> Vec<&'a Entry> {
         let of_key = (key.clone(), FencingToken::LEAST)..=(key.clone(), FencingToken::MOST);
@@ -88,5 +97,26 @@ impl ViewState {
         let is_changed =
             |entry: &Entry| self.under_way.contains_key(&(key.clone(), entry.fencing_token));
         leases.iter().filter(|entry| !is_changed(entry)).chain(before).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::View;
+    use crate::lock::sample::{claim, key};
+    use crate::lock::store::Ask;
+    use crate::lock::table::Table;
+    use crate::lock::time::Timestamp;
+
+    #[test]
+    fn a_change_is_visible_once_it_is_on_disk() {
+        let (view, now) = (View::new(Table::restore([], 0)), Timestamp::from_micros(0));
+        let grant =
+            |table: &mut Table| table.ask(&claim("a", "one", 1_000), Ask::Once(None), now, 5);
+        assert!(view.state().change(grant).flatten().is_some());
+        let is_held = || view.inspect(&key("a"), None, 0, now).unwrap().on_disk.holder.is_some();
+        assert!(!is_held());
+        view.state().under_way.clear();
+        assert!(is_held());
     }
 }
