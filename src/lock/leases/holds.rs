@@ -8,11 +8,13 @@ use tokio::sync::SetOnce;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease, Renewals};
 use crate::lock::leases::{Leases, Why};
+use crate::lock::slots::Slots;
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// The most ends of a key that are remembered while a stream of it is open. Numbers rise, so these
-/// are the latest; a stream asks for its own as soon as its lease is known here.
-const MOST_ENDED: usize = 64;
+/// The most ends of a key that are remembered while a stream of it is open: as many as it may have
+/// leases, for all may end before their streams hear of their grants. Numbers rise, so these are the
+/// latest.
+const MOST_ENDED: usize = Slots::MOST.number() as usize;
 
 /// The open streams.
 #[derive(Default)]
@@ -151,5 +153,32 @@ impl Drop for Registered {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Registered;
+    use crate::lock::lease::Holder;
+    use crate::lock::leases::{Leases, Why};
+    use crate::lock::prefixes::Prefixes;
+    use crate::lock::sample::{key, number, token, win};
+
+    #[test]
+    fn a_thousand_streams_whose_leases_end_before_they_hear_of_them_are_told_all_the_same() {
+        let leases = Arc::new(Leases::new(false, Prefixes::default(), Box::new(|_, _, _| ())));
+        let streams: Vec<_> = (0..1_000)
+            .map(|one| Registered::new(leases.clone(), key("a"), token(&one.to_string())))
+            .collect();
+        for one in 1..=1_000 {
+            let ended = Holder { fencing_token: Some(number(one)), ..Holder::default() };
+            leases.ended(&key("a"), &ended, Why::Forced);
+        }
+        for (stream, one) in streams.iter().zip(1..) {
+            stream.has(&win("a", one).lease);
+            assert_eq!(stream.was_told(), Some(Why::Forced), "{one}");
+        }
     }
 }
