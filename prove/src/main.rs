@@ -26,7 +26,6 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use crate::campaign::recovery::measure;
 use crate::campaign::seeded::hunt_all;
 use crate::campaign::trial::Trial;
 use crate::campaign::{Campaign, binary, directory, show, wanted};
@@ -39,7 +38,7 @@ const SHOWN: usize = 3;
 
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check FILE
        | prove outside STORE SECONDS SEED | prove outside FILE | prove edn FILE DIRECTORY
-       | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
+       | prove seeded SECONDS TRIALS [BUG...]
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_KEEP=1 and
 LOCKKEEPER_BIN are what a campaign follows; PROVE_JOBS (1) hunts for seeded bugs run at a time.";
 
@@ -53,7 +52,6 @@ fn main() -> ExitCode {
         ["outside", file] => stored(file).map(|lines| judged_outside(&lines)),
         ["edn", file, directory] => as_edn(file, directory),
         ["check", file] => check_file(file),
-        ["recovery", rounds] => recovery(rounds),
         ["seeded", seconds, trials, ref names @ ..] => seeded(seconds, trials, names),
         _ => Err(usage()),
     };
@@ -131,13 +129,6 @@ fn seeded(seconds: &str, trials: &str, names: &[&str]) -> io::Result<bool> {
     let jobs = std::env::var("PROVE_JOBS").map_or(Ok(1), |jobs| number(&jobs))?;
     let trials: NonZero<usize> = number(trials)?;
     hunt_all(names, number(seconds)?, trials.get(), jobs)
-}
-
-/// Measures how soon the service grants again.
-fn recovery(rounds: &str) -> io::Result<bool> {
-    let rounds: NonZero<usize> = number(rounds)?;
-    runtime()?.block_on(measure(&binary()?, &directory(), rounds.get()))?;
-    Ok(true)
 }
 
 /// Prints what trials came to; the last line is for programs.

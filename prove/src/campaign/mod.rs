@@ -1,10 +1,9 @@
 //! A campaign: each store in turn, under load and faults, and then held against its promises.
 //!
-//! [`trial`] is one store for a while, [`show`] tells people of a violation, [`seeded`] shows that
-//! seeded [`bugs`] are found, and [`recovery`] measures.
+//! [`trial`] is one store for a while, [`show`] tells people of a violation, and [`seeded`] shows that
+//! seeded [`bugs`] are found.
 
 pub(crate) mod bugs;
-pub(crate) mod recovery;
 pub(crate) mod seeded;
 pub(crate) mod show;
 pub(crate) mod trial;

@@ -66,10 +66,6 @@ impl Site {
         }
     }
 
-    pub(crate) fn master_of(&self, key: &str) -> RedisResult<usize> {
-        self.slot_and_owner(key).map(|(_, owner, _)| owner)
-    }
-
     /// The slot of a key, the server that has it, and the names of all servers in the Cluster.
     fn slot_and_owner(&self, key: &str) -> RedisResult<(String, usize, Vec<String>)> {
         let slot: u32 = self.servers[0].run(&["CLUSTER", "KEYSLOT", key])?;
