@@ -14,14 +14,6 @@ const LARGEST: usize = 1 << 20;
 /// The API key of all clients, as a line of a head.
 pub(crate) const AUTHORIZED: &str = "authorization: Bearer key-of-the-proof\r\n";
 
-/// The settings by which the service knows that key, and no other.
-pub(crate) const API_KEY: &str = "[[api_keys]]
-name = \"proof\"
-sha256 = \"31e3bcf3cb4bcddf7e386f9c325e1669066093f20d908a7c7b34b7b9e330df1f\"
-prefixes = [\"\"]
-permissions = [\"acquire\", \"read\", \"admin\"]
-";
-
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use redis::{RedisResult, Value};
+use redis::Value;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
@@ -120,7 +120,7 @@ impl Nemesis<'_> {
             Kind::MemoryFull => {
                 // It has to be undone, also where the server is busy.
                 for _ in 0..5 {
-                    let done: RedisResult<Value> = server.run(&["CONFIG", "SET", "maxmemory", "0"]);
+                    let done: io::Result<Value> = server.run(&["CONFIG", "SET", "maxmemory", "0"]);
                     if done.is_ok() {
                         break;
                     }
@@ -133,4 +133,4 @@ impl Nemesis<'_> {
 }
 
 /// A server that is struck twice may not answer; then there was one fault less.
-fn ignore(_: RedisResult<Value>) {}
+fn ignore(_: io::Result<Value>) {}

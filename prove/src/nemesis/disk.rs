@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::Kind;
-use crate::servers::instance::Errors;
+use crate::servers::instance::Log;
 use crate::servers::shim::Word;
 
 const EIO: i64 = 5;
@@ -41,7 +41,7 @@ impl Nemesis<'_> {
                 return Ok(());
             }
         }
-        if instance.process.runs() { Ok(()) } else { instance.restart(Errors::File).await }
+        if instance.process.runs() { Ok(()) } else { instance.restart().await }
     }
 
     pub(super) async fn strike_file(&mut self, kind: Kind) -> io::Result<()> {
@@ -58,7 +58,7 @@ impl Nemesis<'_> {
                 let ended = instance.try_start(REFUSAL).await?;
                 if !instance.process.runs() {
                     // Its disk had failed, and the directory was nobody's.
-                    return instance.restart(Errors::File).await;
+                    return instance.restart().await;
                 }
                 refused(ended.and_then(|status| status.code()), "the directory of another")?;
             }
@@ -69,7 +69,7 @@ impl Nemesis<'_> {
                 let instance = &mut self.site.instances[0];
                 instance.process.end().await;
                 fs::copy(&file, &aside)?;
-                instance.restart(Errors::File).await?;
+                instance.restart().await?;
             }
             _ => self.damage(&file, &aside).await?,
         }
@@ -87,12 +87,12 @@ impl Nemesis<'_> {
                 fs::rename(&aside, &directory)?;
             }
             Kind::FileDeleted => {
-                instance.roll(Errors::File).await?;
+                instance.roll(Log::File).await?;
             }
             Kind::FileRolledBack => {
                 instance.process.end().await;
                 fs::rename(&aside, &file)?;
-                instance.restart(Errors::File).await?;
+                instance.restart().await?;
             }
             _ => (),
         }
@@ -112,7 +112,7 @@ impl Nemesis<'_> {
         damaged.write_all_at(&[0x5a; 4096], from)?;
         let ended = instance.try_start(REFUSAL).await?;
         fs::rename(aside, file)?;
-        instance.restart(Errors::File).await?;
+        instance.restart().await?;
         match ended {
             Some(status) => refused(status.code(), "a damaged file"),
             // The page was unused, and the file is whole.

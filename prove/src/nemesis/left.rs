@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use redis::RedisResult;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -124,7 +123,7 @@ impl Nemesis<'_> {
     fn names(&self) -> Vec<(String, i64)> {
         let mut all = Vec::new();
         for server in &self.site.servers {
-            let names: RedisResult<Vec<String>> = server.run(&["KEYS", "*"]);
+            let names: io::Result<Vec<String>> = server.run(&["KEYS", "*"]);
             for name in names.unwrap_or_default() {
                 let left: i64 = server.run(&["PTTL", &name]).unwrap_or(0);
                 all.push((name, left));

@@ -23,7 +23,6 @@ use crate::history::{Fault, Line, Nanos};
 use crate::nemesis::kinds::{Counts, Kind, Target};
 use crate::nemesis::left::Baseline;
 use crate::record::Recorder;
-use crate::servers::instance::Errors;
 use crate::servers::{Site, Store};
 
 /// Makes things fail, and mends them.
@@ -156,7 +155,7 @@ impl<'a> Nemesis<'a> {
         }
         for instance in &mut self.site.instances {
             if !instance.process.runs() {
-                instance.restart(Errors::File).await?;
+                instance.restart().await?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::{Kind, Target};
 use crate::proxy::Proxy;
-use crate::servers::instance::Errors;
+use crate::servers::instance::Log;
 use crate::servers::shim::Word;
 
 const FLOOD: usize = 300;
@@ -112,13 +112,13 @@ impl Nemesis<'_> {
                 instance.process.end().await;
             }
             Kind::LogClosed => {
-                instance.roll(Errors::Closed).await?;
+                instance.roll(Log::Closed).await?;
             }
             Kind::LogFull => {
-                instance.roll(Errors::Full).await?;
+                instance.roll(Log::Full).await?;
             }
             Kind::LogUnread => {
-                instance.roll(Errors::Unread).await?;
+                instance.roll(Log::Unread).await?;
             }
             _ => instance.process.kill(),
         }
@@ -135,16 +135,16 @@ impl Nemesis<'_> {
                 instance.process.limit_memory(None)?;
             }
             Kind::LogClosed | Kind::LogFull | Kind::LogUnread => {
-                instance.roll(Errors::File).await?;
+                instance.roll(Log::File).await?;
             }
-            _ => instance.restart(Errors::File).await?,
+            _ => instance.restart().await?,
         }
         Ok(())
     }
 
     async fn roll_instances(&mut self) -> io::Result<()> {
         for instance in &mut self.site.instances {
-            instance.roll(Errors::File).await?;
+            instance.roll(Log::File).await?;
         }
         Ok(())
     }

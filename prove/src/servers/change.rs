@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use redis::{RedisResult, Value};
+use redis::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::servers::redis::Server;
@@ -26,7 +26,7 @@ impl Site {
     /// Has the sentinels replace the master, or a replica of the Cluster, chosen by this number, its own;
     /// they may refuse.
     pub(crate) fn fail_over(&self, chosen: usize) {
-        let _: RedisResult<Value> = if self.store == Store::ClusterReplicas {
+        let _: io::Result<Value> = if self.store == Store::ClusterReplicas {
             let replicas: Vec<_> = self.servers.iter().filter(is_replica).collect();
             let Some(replica) = replicas.get(chosen % replicas.len().max(1)) else { return };
             // One whose master does not have to agree.
@@ -59,28 +59,20 @@ impl Site {
         loop {
             match self.try_move_slot(&format!("lock:k{key}")) {
                 Ok(()) => return Ok(()),
-                Err(error) if Instant::now() > end => return Err(io::Error::other(error)),
+                Err(error) if Instant::now() > end => return Err(error),
                 // A node is struck as well, or not back yet: the same steps may be taken again.
                 Err(_) => sleep(Duration::from_millis(100)).await,
             }
         }
     }
 
-    /// The slot of a key, the server that has it, and the names of all servers in the Cluster.
-    fn slot_and_owner(&self, key: &str) -> RedisResult<(String, usize, Vec<String>)> {
+    fn try_move_slot(&self, key: &str) -> io::Result<()> {
         let slot: u32 = self.servers[0].run(&["CLUSTER", "KEYSLOT", key])?;
-        let slot = slot.to_string();
-        let mut ids = Vec::new();
-        for server in &self.servers {
-            ids.push(server.run::<String>(&["CLUSTER", "MYID"])?);
-        }
+        let ids: io::Result<Vec<String>> =
+            self.servers.iter().map(|server| server.run(&["CLUSTER", "MYID"])).collect();
+        let (slot, ids) = (slot.to_string(), ids?);
         let nodes: String = self.servers[0].run(&["CLUSTER", "NODES"])?;
         let owner = owner(&nodes, &slot, &ids).unwrap_or(0);
-        Ok((slot, owner, ids))
-    }
-
-    fn try_move_slot(&self, key: &str) -> RedisResult<()> {
-        let (slot, owner, ids) = self.slot_and_owner(key)?;
         let next = (owner + 1) % self.servers.len();
         let (from, to) = (&self.servers[owner], &self.servers[next]);
         to.run::<Value>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[owner]])?;
@@ -104,9 +96,8 @@ impl Site {
 
 /// Returns the address of the master that a sentinel names.
 fn named_master(sentinel: &Server) -> Option<String> {
-    let told: RedisResult<Vec<String>> =
-        sentinel.run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
-    told.ok().map(|told| told.join(":"))
+    let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
+    sentinel.run::<Vec<String>>(&question).ok().map(|told| told.join(":"))
 }
 
 fn is_replica(server: &&Server) -> bool {
@@ -115,8 +106,7 @@ fn is_replica(server: &&Server) -> bool {
 
 /// Returns the greatest epoch that a node of a Cluster knows: each replica that takes over has a new one.
 fn epoch(server: &Server) -> Option<u64> {
-    let told: RedisResult<String> = server.run(&["CLUSTER", "INFO"]);
-    let told = told.ok()?;
+    let told: String = server.run(&["CLUSTER", "INFO"]).ok()?;
     let line = told.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"))?;
     line.trim().parse().ok()
 }

@@ -2,23 +2,21 @@
 
 use std::fs::File;
 use std::io;
+use std::io::PipeReader;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStderr, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::http::Connection;
 use crate::servers::process::{Process, command, free_port};
 use crate::servers::shim::Shim;
 
-/// How long an instance may take to listen.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Where the log of an instance goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Errors {
+pub(crate) enum Log {
     /// Into a file that is kept.
     File,
     /// Into a pipe whose reader is gone.
@@ -33,38 +31,40 @@ pub(crate) enum Errors {
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) process: Process,
+    pub(crate) log: Log,
     /// The end of a pipe that nobody reads.
-    unread: Option<ChildStderr>,
+    unread: Option<PipeReader>,
     binary: PathBuf,
     port: u16,
-    store: String,
-    variables: Vec<(String, String)>,
-    log: PathBuf,
+    /// The URL of its store, from its next start on.
+    pub(crate) store: String,
+    settings: PathBuf,
+    log_file: PathBuf,
     /// Its disk, clock and connections.
     pub(crate) shim: Shim,
 }
 
 impl Instance {
-    /// Starts an instance on this store with these settings, once it listens.
+    /// Starts an instance on this store, once it listens.
     pub(crate) async fn start(
         binary: &Path,
-        shim: Shim,
-        log: PathBuf,
+        settings: PathBuf,
+        log_file: PathBuf,
         store: String,
-        variables: &[(&str, &str)],
+        shim: Shim,
     ) -> io::Result<Self> {
-        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         let mut instance = Self {
             process: Process::default(),
+            log: Log::File,
             unread: None,
             binary: binary.to_owned(),
             port: free_port(),
             store,
-            variables: variables.iter().map(owned).collect(),
-            log,
+            settings,
+            log_file,
             shim,
         };
-        instance.restart(Errors::File).await?;
+        instance.restart().await?;
         Ok(instance)
     }
 
@@ -76,57 +76,36 @@ impl Instance {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// Has it use another store from its next start on.
-    pub(crate) fn set_store(&mut self, store: String) {
-        self.store = store;
-    }
-
-    /// Tells it to end, and starts it again.
-    pub(crate) async fn roll(&mut self, errors: Errors) -> io::Result<()> {
+    /// Tells it to end, and starts it again with its log there.
+    pub(crate) async fn roll(&mut self, log: Log) -> io::Result<()> {
+        self.log = log;
         self.process.end().await;
-        self.restart(errors).await
+        self.restart().await
     }
 
     /// Starts it again, once it listens.
-    pub(crate) async fn restart(&mut self, errors: Errors) -> io::Result<()> {
+    pub(crate) async fn restart(&mut self) -> io::Result<()> {
         self.process.kill();
-        let mut starting = command(&self.binary);
-        let listen = format!("127.0.0.1:{}", self.port);
-        starting.args(["serve", "--listen", &listen]).env("LOCKKEEPER_STORE", &self.store);
-        starting.env("LOCKKEEPER_LOG_LEVEL", "warn");
-        starting.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        starting.stderr(match errors {
-            Errors::File => Stdio::from(File::options().create(true).append(true).open(&self.log)?),
-            Errors::Closed | Errors::Unread => Stdio::piped(),
-            Errors::Full => Stdio::from(File::options().append(true).open("/dev/full")?),
+        let mut starting = self.command(self.port);
+        let (reader, writer) = io::pipe()?;
+        self.unread = (self.log == Log::Unread).then_some(reader);
+        starting.stderr(match self.log {
+            Log::File => File::options().create(true).append(true).open(&self.log_file)?.into(),
+            Log::Full => File::options().append(true).open("/dev/full")?.into(),
+            Log::Closed | Log::Unread => Stdio::from(writer),
         });
-        if errors != Errors::File {
-            // A log of which nothing is written cannot be in anybody's way.
-            starting.env("LOCKKEEPER_LOG_LEVEL", "info");
-        }
-        self.shim.preload(&mut starting);
-        let mut process = Process::start(&mut starting)?;
-        let pipe = process.take_errors();
-        self.unread = pipe.filter(|_| errors == Errors::Unread);
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end && process.runs() {
-            if self.answers("/healthz").await {
-                self.process = process;
-                return Ok(());
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
-        let status = process.ended();
-        Err(io::Error::other(format!("the instance does not start ({status:?}), see its log")))
+        // A log of which nothing is written cannot be in anybody's way.
+        let level = if self.log == Log::File { "warn" } else { "info" };
+        self.shim.preload(starting.env("LOCKKEEPER_LOG_LEVEL", level));
+        let answers = async |_| self.answers("/healthz").await;
+        self.process = Process::start_until("an instance", &mut starting, answers).await?;
+        Ok(())
     }
 
     /// Starts it for as long as it lives by itself, and returns how it ended.
     pub(crate) async fn try_start(&self, patience: Duration) -> io::Result<Option<ExitStatus>> {
-        let mut starting = command(&self.binary);
-        starting.args(["serve", "--listen", "127.0.0.1:0"]).env("LOCKKEEPER_STORE", &self.store);
-        starting.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        starting.stderr(Stdio::null());
-        Ok(Process::start(&mut starting)?.wait(patience).await)
+        let mut starting = self.command(0);
+        Ok(Process::start(starting.stderr(Stdio::null()))?.wait(patience).await)
     }
 
     /// Whether it answers this path with 200, within a second.
@@ -137,5 +116,14 @@ impl Instance {
         };
         let answered = timeout(Duration::from_secs(1), asked).await;
         matches!(answered, Ok(Ok((200, _))))
+    }
+
+    fn command(&self, port: u16) -> Command {
+        let mut command = command(&self.binary);
+        command.args(["serve", "--listen", &format!("127.0.0.1:{port}")]);
+        command.env("LOCKKEEPER_STORE", &self.store).env("LOCKKEEPER_CONFIG", &self.settings);
+        // Its allocator asks for memory when it needs it, so that a limit is felt.
+        command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
+        command
     }
 }

@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::history::Nanos;
-use crate::http::{API_KEY, Connection};
+use crate::http::Connection;
 use crate::proxy::Proxy;
-use crate::servers::instance::{Errors, Instance};
+use crate::servers::instance::Instance;
 use crate::servers::process::free_port;
 use crate::servers::redis::Server;
 use crate::servers::shim::Shim;
@@ -33,6 +33,20 @@ pub(crate) const LONGEST_LEASE: &str = "3s";
 
 /// How long a message takes to a Redis that is far away: a client may go long before it can be answered.
 const FAR: Duration = Duration::from_millis(20);
+
+/// The settings of all instances: they know the API key of the clients, and no other.
+const SETTINGS: &str = r#"
+ttl.default = "1500ms"
+quotas.leases = 1000000
+embedded.command_timeout = "1s"
+redis.command_timeout = "1s"
+redlock.node_timeout = "150ms"
+[[api_keys]]
+name = "proof"
+sha256 = "31e3bcf3cb4bcddf7e386f9c325e1669066093f20d908a7c7b34b7b9e330df1f"
+prefixes = [""]
+permissions = ["acquire", "read", "admin"]
+"#;
 
 /// A store, and how many instances are on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +204,7 @@ impl Site {
         for number in 0..self.instances.len() {
             while !serves(self.instances[number].address()).await {
                 if !self.instances[number].process.runs() {
-                    self.instances[number].restart(Errors::File).await?;
+                    self.instances[number].restart().await?;
                 }
                 if Instant::now() > end {
                     return Err(io::Error::other(format!("instance {number} does not grant")));
@@ -213,24 +227,14 @@ impl Site {
 
     async fn start_instances(&mut self, binary: &Path) -> io::Result<()> {
         let settings = self.directory.join("lockkeeper.toml");
-        std::fs::write(&settings, API_KEY)?;
-        let settings = settings.to_string_lossy().into_owned();
-        let variables = [
-            ("LOCKKEEPER_CONFIG", settings.as_str()),
-            ("LOCKKEEPER_TTL_DEFAULT", "1500ms"),
-            ("LOCKKEEPER_QUOTAS_LEASES", "1000000"),
-            ("LOCKKEEPER_EMBEDDED_COMMAND_TIMEOUT", "1s"),
-            ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "1s"),
-            ("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "150ms"),
-            ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", self.longest_lease),
-            // Its allocator asks for memory when it needs it, so that a limit is felt.
-            ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
-        ];
+        let longest_lease = format!("redlock.longest_lease = \"{}\"\n", self.longest_lease);
+        std::fs::write(&settings, longest_lease + SETTINGS)?;
         for number in 0..self.store.instances() {
             let store = self.url(number).await?;
             let named = |end: &str| self.directory.join(format!("instance-{number}.{end}"));
             let shim = Shim::new(&self.library, named("shim"))?;
-            let instance = Instance::start(binary, shim, named("log"), store, &variables).await?;
+            let log = named("log");
+            let instance = Instance::start(binary, settings.clone(), log, store, shim).await?;
             self.fronts.push(Proxy::start(free_port(), instance.port()).await?);
             self.instances.push(instance);
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 /// How often a process is asked whether it has ended.
 const STEP: Duration = Duration::from_millis(5);
 
-/// How long a process may take to end.
+/// How long a process may take to start, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A process that runs, has ended by itself, or is not there. It is killed when it is dropped.
@@ -26,6 +26,24 @@ pub(crate) struct Process(Option<Child>);
 impl Process {
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         command.spawn().map(|child| Self(Some(child)))
+    }
+
+    /// Starts a process, and returns it once it answers, of which its number is asked.
+    pub(crate) async fn start_until(
+        name: &str,
+        command: &mut Command,
+        answers: impl AsyncFn(u32) -> bool,
+    ) -> io::Result<Self> {
+        let mut process = Self::start(command)?;
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end && process.runs() {
+            if answers(process.pid()).await {
+                return Ok(process);
+            }
+            sleep(STEP).await;
+        }
+        let status = process.ended();
+        Err(io::Error::other(format!("{name} does not start ({status:?}), see its log")))
     }
 
     /// Returns its number; 0 if there is none.
@@ -72,10 +90,6 @@ impl Process {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-
-    pub(crate) fn take_errors(&mut self) -> Option<ChildStderr> {
-        self.0.as_mut()?.stderr.take()
     }
 
     pub(crate) fn descriptors(&self) -> u64 {

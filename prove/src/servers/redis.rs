@@ -6,13 +6,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
-use tokio::time::{Instant, sleep};
 
 use crate::servers::process::{Process, command, free_port};
 use crate::servers::shim::Shim;
-
-/// How long a server may take to start.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a command may take. Faults are struck one after another, so none may hang.
 const COMMAND: Duration = Duration::from_millis(1_500);
@@ -33,15 +29,14 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server with these arguments, once it answers.
     pub(crate) async fn start(
-        directory: &Path,
+        directory: PathBuf,
         library: &Path,
         port: u16,
         arguments: &[&str],
     ) -> io::Result<Self> {
-        std::fs::create_dir_all(directory)?;
+        std::fs::create_dir_all(&directory)?;
         let shim = Shim::new(library, directory.join("shim"))?;
         let arguments = arguments.iter().map(|&text| text.to_owned()).collect();
-        let directory = directory.to_owned();
         let mut server = Self { process: Process::default(), port, arguments, directory, shim };
         server.restart().await?;
         Ok(server)
@@ -49,13 +44,13 @@ impl Server {
 
     /// Starts a sentinel with these settings.
     pub(crate) async fn sentinel(
-        directory: &Path,
+        directory: PathBuf,
         library: &Path,
         settings: &str,
     ) -> io::Result<Self> {
-        std::fs::create_dir_all(directory)?;
+        std::fs::create_dir_all(&directory)?;
         std::fs::write(directory.join(SETTINGS), settings)?;
-        Self::start(directory, library, free_port(), &["--sentinel"]).await
+        Self::start(directory, library, free_port(), &[SETTINGS, "--sentinel"]).await
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -82,32 +77,19 @@ impl Server {
     pub(crate) async fn restart(&mut self) -> io::Result<()> {
         self.process.kill();
         let mut starting = command("redis-server");
-        if self.directory.join(SETTINGS).exists() {
-            starting.arg(SETTINGS);
-        }
-        let log =
-            std::fs::File::options().create(true).append(true).open(self.directory.join("log"))?;
-        starting.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
-        starting.args(&self.arguments).current_dir(&self.directory).stdout(log);
+        let log = self.directory.join("log");
+        let log = std::fs::File::options().create(true).append(true).open(log)?;
+        starting.args(&self.arguments).args(["--port", &self.port.to_string()]);
+        starting.args(["--bind", "127.0.0.1"]).current_dir(&self.directory).stdout(log);
         self.shim.preload(starting.stderr(Stdio::null()));
-        let mut process = Process::start(&mut starting)?;
-        let own = format!("process_id:{}\r", process.pid());
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end && process.runs() {
-            if self.info("server").contains(&own) {
-                self.process = process;
-                return Ok(());
-            }
-            sleep(Duration::from_millis(10)).await;
-        }
-        let log = std::fs::read_to_string(self.directory.join("log")).unwrap_or_default();
-        let (last, status) = (log.lines().last().unwrap_or_default(), process.ended());
-        let what = format!("redis-server on port {} does not start", self.port);
-        Err(io::Error::other(format!("{what} ({status:?}): {last}")))
+        let own = async |pid| self.info("server").contains(&format!("process_id:{pid}\r"));
+        let name = format!("redis-server on port {}", self.port);
+        self.process = Process::start_until(&name, &mut starting, own).await?;
+        Ok(())
     }
 
-    pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
-        self.run_within(COMMAND, words)
+    pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> io::Result<T> {
+        self.run_within(COMMAND, words).map_err(io::Error::other)
     }
 
     /// Returns what it tells of itself; nothing if it does not answer.

@@ -4,11 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redis::RedisResult;
 use tokio::time::{Instant, sleep};
 
 use crate::proxy::Proxy;
-use crate::servers::instance::Errors;
+use crate::servers::instance::Log;
 use crate::servers::process::free_port;
 use crate::servers::redis::Server;
 use crate::servers::{FAR, Link, PATIENCE, Site, Store};
@@ -94,8 +93,8 @@ impl Site {
             let urls = self.links.iter().filter(own);
             let urls: Vec<_> =
                 urls.map(|link| format!("redis://127.0.0.1:{}", link.proxy.port())).collect();
-            instance.set_store(urls.join(" "));
-            instance.roll(Errors::File).await?;
+            instance.store = urls.join(" ");
+            instance.roll(Log::File).await?;
         }
         Ok(())
     }
@@ -110,7 +109,7 @@ impl Site {
     async fn start_server(&mut self, arguments: &[&str], port: u16) -> io::Result<()> {
         let directory = self.directory.join(format!("server-{}", self.servers.len()));
         let arguments = [arguments, COMMON].concat();
-        let server = Server::start(&directory, &self.library, port, &arguments).await?;
+        let server = Server::start(directory, &self.library, port, &arguments).await?;
         self.servers.push(server);
         Ok(())
     }
@@ -125,8 +124,7 @@ impl Site {
             self.start_server(&arguments, free_port()).await?;
             self.link(links[number], None, number).await?;
         }
-        let made: RedisResult<()> = self.servers[1].run(&["REPLICAOF", "127.0.0.1", &master]);
-        made.map_err(io::Error::other)?;
+        self.servers[1].run::<()>(&["REPLICAOF", "127.0.0.1", &master])?;
         self.until("no replica in step", |site| {
             let told = site.servers[0].info("replication");
             told.contains("state=online") && !told.contains(",offset=0,")
@@ -139,16 +137,15 @@ impl Site {
         );
         for number in 0..3 {
             let directory = self.directory.join(format!("sentinel-{number}"));
-            let sentinel = Server::sentinel(&directory, &self.library, &settings).await?;
+            let sentinel = Server::sentinel(directory, &self.library, &settings).await?;
             self.sentinels.push(sentinel);
         }
         self.until("the sentinels do not find one another", |site| {
             site.sentinels.iter().all(|sentinel| {
-                let known: RedisResult<Vec<String>> = sentinel.run(&["SENTINEL", "MASTER", MASTER]);
-                let told: Vec<_> =
-                    known.unwrap_or_default().chunks(2).map(|pair| pair.join(" ")).collect();
-                let has = |line: &str| told.iter().any(|one| one == line);
-                has("num-other-sentinels 2") && has("num-slaves 1") && has("flags master")
+                let known: io::Result<Vec<String>> = sentinel.run(&["SENTINEL", "MASTER", MASTER]);
+                let known = known.unwrap_or_default();
+                let has = |name, value| known.chunks(2).any(|pair| *pair == [name, value]);
+                has("num-other-sentinels", "2") && has("num-slaves", "1") && has("flags", "master")
             })
         })
         .await
@@ -172,34 +169,22 @@ impl Site {
             self.link(link, None, number).await?;
         }
         for (number, node) in self.servers.iter().enumerate() {
-            let epoch = (number + 1).to_string();
-            let (first, end) = (number * SLOTS / MASTERS, (number + 1) * SLOTS / MASTERS - 1);
-            let range = [first.to_string(), end.to_string()];
-            let (port, bus) = (node.port().to_string(), (node.port() + 10_000).to_string());
-            let commands: [&[&str]; 3] = [
-                &["CLUSTER", "SET-CONFIG-EPOCH", &epoch],
-                &["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]],
-                &["CLUSTER", "MEET", "127.0.0.1", &port, &bus],
-            ];
-            for (command, server) in commands.into_iter().zip([number, number, 0]) {
-                let meant = match command[1] {
-                    "ADDSLOTSRANGE" => number < MASTERS,
-                    "MEET" => number > 0,
-                    _ => true,
-                };
-                if meant {
-                    let done: RedisResult<()> = self.servers[server].run(command);
-                    done.map_err(io::Error::other)?;
-                }
+            node.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
+            if number < MASTERS {
+                let [first, next] = [number, number + 1].map(|number| number * SLOTS / MASTERS);
+                let (first, last) = (first.to_string(), (next - 1).to_string());
+                node.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
+            }
+            if number > 0 {
+                let (port, bus) = (node.port().to_string(), (node.port() + 10_000).to_string());
+                self.servers[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             }
         }
         let lonely = "the nodes of the Cluster do not find one another";
         self.until(lonely, Self::is_connected).await?;
-        for number in MASTERS..MASTERS + replicas {
-            let id: RedisResult<String> = self.servers[number - MASTERS].run(&["CLUSTER", "MYID"]);
-            let replicate = ["CLUSTER", "REPLICATE", &id.map_err(io::Error::other)?];
-            let done: RedisResult<()> = self.servers[number].run(&replicate);
-            done.map_err(io::Error::other)?;
+        for (master, replica) in self.servers.iter().zip(&self.servers[MASTERS..]) {
+            let id: String = master.run(&["CLUSTER", "MYID"])?;
+            replica.run::<()>(&["CLUSTER", "REPLICATE", &id])?;
         }
         self.until("the replicas of the Cluster are not in step", Self::is_whole).await
     }
@@ -208,7 +193,7 @@ impl Site {
     fn is_connected(&self) -> bool {
         let all = format!("cluster_known_nodes:{}\r", self.servers.len());
         self.servers.iter().all(|node| {
-            let info: RedisResult<String> = node.run(&["CLUSTER", "INFO"]);
+            let info: io::Result<String> = node.run(&["CLUSTER", "INFO"]);
             info.is_ok_and(|info| info.contains("cluster_state:ok\r") && info.contains(&all))
         })
     }
