@@ -4,43 +4,38 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Treatment of what passes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flow {
     /// By how much each piece is late, at least.
     pub(crate) delay: Duration,
     /// By how much it may be later than that.
     pub(crate) jitter: Duration,
     /// Whether answers stay here until it passes them again.
-    stalled: bool,
+    pub(crate) stalled: bool,
     /// Whether nothing reaches the server.
     pub(crate) swallow_there: bool,
     /// Whether nothing reaches the client.
     pub(crate) swallow_back: bool,
+    /// The bytes of requests of which the answers are lost, by a reset, and how many still are.
+    pub(crate) loses: Option<(&'static [u8], u32)>,
     /// Counts the resets of all connections.
-    cuts: u64,
+    pub(crate) cuts: u64,
     /// Counts the times when the client's direction of all connections was ended.
-    half_closes: u64,
-    /// Counts the times when the server's direction of all connections was ended.
-    hang_ups: u64,
-}
-
-/// A request of which the answer is to be lost.
-#[derive(Clone, Debug)]
-struct Loss {
-    contains: Vec<u8>,
-    /// How many are still to be lost.
-    left: u32,
+    pub(crate) half_closes: u64,
+    /// Counts the times when the server's direction of all connections was ended: the client takes them
+    /// for broken, but what it has sent arrives.
+    pub(crate) hang_ups: u64,
 }
 
 #[derive(Debug)]
@@ -48,7 +43,6 @@ struct Shared {
     /// By how much each piece is always late, at least.
     distance: Duration,
     flow: watch::Sender<Flow>,
-    loss: Mutex<Option<Loss>>,
 }
 
 /// A proxy with a port of its own. It ends when it is dropped.
@@ -60,17 +54,12 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy on this port of loopback, or on any if it is 0, to a server on another.
-    pub(crate) async fn start(port: u16, server: u16) -> io::Result<Self> {
-        Self::start_far(port, server, Duration::ZERO).await
-    }
-
-    /// Starts one to a server that is so far away, in each direction, at least.
-    pub(crate) async fn start_far(port: u16, server: u16, distance: Duration) -> io::Result<Self> {
+    /// Starts a proxy on this port of loopback, or on any if it is 0, to a server on another, which is so
+    /// far away, in each direction, at least.
+    pub(crate) async fn start(port: u16, server: u16, distance: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let port = listener.local_addr()?.port();
-        let (flow, loss) = (watch::Sender::new(Flow::default()), Mutex::new(None));
-        let shared = Arc::new(Shared { distance, flow, loss });
+        let shared = Arc::new(Shared { distance, flow: watch::Sender::default() });
         let mut running = JoinSet::new();
         running.spawn(serve(listener, server, shared.clone()));
         Ok(Self { port, shared, _running: running })
@@ -84,54 +73,16 @@ impl Proxy {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    pub(crate) fn delay(&self, delay: Duration, jitter: Duration) {
-        self.shared.flow.send_modify(|flow| (flow.delay, flow.jitter) = (delay, jitter));
-    }
-
-    /// Keeps what is sent to the client until everything passes again.
-    pub(crate) fn stall(&self) {
-        self.shared.flow.send_modify(|flow| flow.stalled = true);
-    }
-
-    /// Swallows what is sent to the server, to the client, or both.
-    pub(crate) fn swallow(&self, there: bool, back: bool) {
-        self.shared
-            .flow
-            .send_modify(|flow| (flow.swallow_there, flow.swallow_back) = (there, back));
-    }
-
-    pub(crate) fn cut(&self) {
-        self.shared.flow.send_modify(|flow| flow.cuts += 1);
-    }
-
-    /// Ends the client's direction of all connections.
-    pub(crate) fn half_close(&self) {
-        self.shared.flow.send_modify(|flow| flow.half_closes += 1);
-    }
-
-    /// Ends the server's direction of all connections: the client takes them for broken, but what it
-    /// has sent arrives.
-    pub(crate) fn hang_up(&self) {
-        self.shared.flow.send_modify(|flow| flow.hang_ups += 1);
-    }
-
-    /// Forwards the next requests that contain these bytes, and resets their connections in place of
-    /// the answers.
-    pub(crate) fn lose_answers(&self, contains: &[u8], times: u32) {
-        self.set_loss(Some(Loss { contains: contains.to_vec(), left: times }));
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Flow)) {
+        self.shared.flow.send_modify(change);
     }
 
     /// Passes everything again, at once.
     pub(crate) fn heal(&self) {
-        self.set_loss(None);
-        self.shared.flow.send_modify(|flow| {
+        self.change(|flow| {
             let Flow { cuts, half_closes, hang_ups, .. } = *flow;
             *flow = Flow { cuts, half_closes, hang_ups, ..Flow::default() };
         });
-    }
-
-    fn set_loss(&self, loss: Option<Loss>) {
-        *self.shared.loss.lock().unwrap_or_else(PoisonError::into_inner) = loss;
     }
 }
 
@@ -151,16 +102,14 @@ impl Shared {
 
     /// Whether this piece begins a request of which the answer is to be lost.
     fn is_lost(&self, piece: &[u8]) -> bool {
-        let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(wanted) = loss.as_mut() else { return false };
-        let found = piece.windows(wanted.contains.len()).any(|bytes| bytes == wanted.contains);
-        if found {
-            wanted.left -= 1;
-            if wanted.left == 0 {
-                *loss = None;
+        self.flow.send_if_modified(|flow| match &mut flow.loses {
+            Some((contains, left)) if *left > 0 => {
+                let found = piece.windows(contains.len()).any(|bytes| bytes == *contains);
+                *left -= u32::from(found);
+                found
             }
-        }
-        found
+            _ => false,
+        })
     }
 }
 
@@ -180,7 +129,7 @@ async fn serve(listener: TcpListener, server: u16, shared: Arc<Shared>) {
 /// Passes one connection until either side ends it or a fault does.
 async fn pass(mut client: TcpStream, server: u16, shared: Arc<Shared>) {
     let mut flow = shared.flow.subscribe();
-    let began = flow.borrow_and_update().clone();
+    let began = *flow.borrow_and_update();
     if began.swallow_there && began.swallow_back {
         // A network that takes connections and no more.
         let _ = flow.wait_for(|flow| !flow.swallow_there || flow.cuts > began.cuts).await;
@@ -198,27 +147,17 @@ async fn pass(mut client: TcpStream, server: u16, shared: Arc<Shared>) {
     let there = one_way(Way::There, (from_client, to_server), &shared, &lost);
     let back = one_way(Way::Back, (from_server, to_client), &shared, &lost);
     let ended = tokio::select! {
-        () = cut(&mut flow, &began, &lost) => Ended::Reset,
-        ended = async { tokio::join!(there, back) } => ended.0.or(ended.1),
-        ended = lost.answer() => ended,
+        () = cut(&mut flow, &began, &lost) => Err(Reset),
+        ended = async { tokio::try_join!(there, back) } => ended,
     };
-    if ended == Ended::Reset {
+    if ended.is_err() {
         let _ = (client.set_zero_linger(), server.set_zero_linger());
     }
 }
 
-/// The end of one direction of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    Orderly,
-    Reset,
-}
-
-impl Ended {
-    fn or(self, other: Self) -> Self {
-        if self == Self::Reset { self } else { other }
-    }
-}
+/// An end of a connection that is a reset.
+#[derive(Debug)]
+struct Reset;
 
 /// What a connection has lost.
 #[derive(Debug, Default)]
@@ -227,15 +166,6 @@ struct Lost {
     bytes: AtomicBool,
     /// Whether its next answer is to be dropped.
     next_answer: AtomicBool,
-    /// Told when the connection is to be reset.
-    over: Notify,
-}
-
-impl Lost {
-    async fn answer(&self) -> Ended {
-        self.over.notified().await;
-        Ended::Reset
-    }
 }
 
 /// Waits until all connections are cut, or until bytes pass again and this one has lost some.
@@ -273,7 +203,7 @@ async fn one_way(
     (mut from, mut to): (ReadHalf<'_>, WriteHalf<'_>),
     shared: &Shared,
     lost: &Lost,
-) -> Ended {
+) -> Result<(), Reset> {
     let mut flow = shared.flow.subscribe();
     let began = way.ends(&flow.borrow_and_update());
     let mut piece = vec![0; shared.piece()];
@@ -286,7 +216,7 @@ async fn one_way(
             // It cannot fail: the sender is shared with the proxy.
             let _ = flow.wait_for(|flow| !flow.stalled).await;
         }
-        let treatment = flow.borrow().clone();
+        let treatment = *flow.borrow();
         match read {
             // A hang-up is of the proxy, whatever the network swallows.
             Ok(_) if way.swallows(&treatment) && !(struck && way == Way::Back) => {
@@ -296,24 +226,19 @@ async fn one_way(
                 // Its other side may be gone as well.
                 let _ = to.shutdown().await;
                 // A server that has ended its direction has ended.
-                if way == Way::Back && !struck {
-                    lost.over.notify_one();
-                }
-                return Ended::Orderly;
+                return if way == Way::Back && !struck { Err(Reset) } else { Ok(()) };
             }
             Ok(_) if way == Way::Back && lost.next_answer.load(Ordering::Relaxed) => {
-                return reset(lost);
+                return Err(Reset);
             }
             Ok(length) => {
                 shared.late(&treatment).await;
                 if way == Way::There && shared.is_lost(&piece[..length]) {
                     lost.next_answer.store(true, Ordering::Relaxed);
                 }
-                if to.write_all(&piece[..length]).await.is_err() {
-                    return reset(lost);
-                }
+                to.write_all(&piece[..length]).await.map_err(|_| Reset)?;
             }
-            Err(_) => return reset(lost),
+            Err(_) => return Err(Reset),
         }
     }
 }
@@ -324,11 +249,6 @@ async fn swallow(read: Option<usize>, lost: &Lost) {
     if read == Some(0) {
         std::future::pending().await
     }
-}
-
-fn reset(lost: &Lost) -> Ended {
-    lost.over.notify_one();
-    Ended::Reset
 }
 
 #[cfg(test)]
@@ -363,9 +283,9 @@ mod tests {
     #[tokio::test]
     async fn the_answer_to_a_chosen_request_is_lost_and_no_other() {
         let (server, _running) = echo().await;
-        let proxy = Proxy::start(0, server).await.unwrap();
+        let proxy = Proxy::start(0, server, Duration::ZERO).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        proxy.lose_answers(b"DELETE", 1);
+        proxy.change(|flow| flow.loses = Some((b"DELETE", 1)));
         assert_eq!(asked(&mut stream, "POST").await.unwrap(), "POST");
         assert!(asked(&mut stream, "a DELETE").await.is_err());
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
@@ -375,11 +295,11 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_lost_bytes_is_reset_when_bytes_pass_again() {
         let (server, _running) = echo().await;
-        let proxy = Proxy::start(0, server).await.unwrap();
+        let proxy = Proxy::start(0, server, Duration::ZERO).await.unwrap();
         for (there, back) in [(true, false), (false, true), (true, true)] {
             let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
             assert_eq!(asked(&mut stream, "before").await.unwrap(), "before");
-            proxy.swallow(there, back);
+            proxy.change(|flow| (flow.swallow_there, flow.swallow_back) = (there, back));
             let silent = asked(&mut stream, "swallowed").await.unwrap_err();
             assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
             proxy.heal();
@@ -390,9 +310,9 @@ mod tests {
     #[tokio::test]
     async fn a_stalled_answer_is_read_once_the_network_passes_again() {
         let (server, _running) = echo().await;
-        let proxy = Proxy::start(0, server).await.unwrap();
+        let proxy = Proxy::start(0, server, Duration::ZERO).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        proxy.stall();
+        proxy.change(|flow| flow.stalled = true);
         assert_eq!(asked(&mut stream, "first").await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         proxy.heal();
         stream.read_exact(&mut [0; 5]).await.unwrap();
@@ -402,28 +322,29 @@ mod tests {
     #[tokio::test]
     async fn a_cut_resets_and_a_half_close_ends_the_direction_of_the_client() {
         let (server, _running) = echo().await;
-        let proxy = Proxy::start(0, server).await.unwrap();
+        let proxy = Proxy::start(0, server, Duration::ZERO).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
         assert_eq!(asked(&mut stream, "before").await.unwrap(), "before");
-        proxy.cut();
+        proxy.change(|flow| flow.cuts += 1);
         assert_eq!(stream.read(&mut [0]).await.unwrap_err().kind(), CUT);
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
         assert_eq!(asked(&mut stream, "before").await.unwrap(), "before");
-        proxy.half_close();
+        proxy.change(|flow| flow.half_closes += 1);
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
     }
 
     #[tokio::test]
     async fn a_request_sent_before_a_hang_up_arrives_after_it() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = Proxy::start(0, listener.local_addr().unwrap().port()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let proxy = Proxy::start(0, port, Duration::ZERO).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
         let (mut server, _) = listener.accept().await.unwrap();
         stream.write_all(b"before").await.unwrap();
         server.read_exact(&mut [0; 6]).await.unwrap();
-        proxy.delay(Duration::from_millis(200), Duration::ZERO);
+        proxy.change(|flow| flow.delay = Duration::from_millis(200));
         stream.write_all(b"later").await.unwrap();
-        proxy.hang_up();
+        proxy.change(|flow| flow.hang_ups += 1);
         proxy.heal();
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
         drop(stream);

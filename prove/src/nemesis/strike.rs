@@ -6,12 +6,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::nemesis::Nemesis;
-use crate::nemesis::kinds::{Kind, Target};
-use crate::proxy::Proxy;
+use crate::nemesis::kinds::{Kind, Net, Target};
 use crate::servers::instance::Log;
 use crate::servers::shim::Word;
 
@@ -38,17 +36,8 @@ impl Nemesis<'_> {
             Target::Instance(number) => self.strike_instance(kind, number).await?,
             Target::Instances if kind == Kind::ListChange => self.site.use_nodes(4).await?,
             Target::Instances => self.roll_instances().await?,
-            Target::Front(number) if kind == Kind::Flood => self.flood(number).await,
-            Target::Front(number) => {
-                let times = self.chance.u32(1..20);
-                let question = QUESTIONS[self.chance.usize(..QUESTIONS.len())];
-                let delay = self.delay();
-                cross(kind, &self.site.fronts[number], delay, (question, times));
-            }
-            Target::Link(number) => {
-                let times = self.chance.u32(1..20);
-                let delay = self.delay();
-                cross(kind, &self.site.links[number].proxy, delay, (b"lock:", times));
+            Target::Client(number) | Target::Link(number) => {
+                self.strike_network(kind, number).await
             }
             Target::Socket(number) => self.strike_socket(kind, number),
             Target::Disk => self.strike_disk(kind),
@@ -63,83 +52,56 @@ impl Nemesis<'_> {
 
     pub(super) async fn heal(&mut self, kind: Kind, target: Target) -> io::Result<()> {
         match target {
-            Target::Instance(number) => self.heal_instance(kind, number).await,
-            Target::Instances if kind == Kind::ListChange => self.site.use_nodes(3).await,
-            Target::Instances => Ok(()),
-            Target::Front(number) => {
+            Target::Instance(number) => self.heal_instance(number).await?,
+            Target::Instances if kind == Kind::ListChange => self.site.use_nodes(3).await?,
+            Target::Instances => (),
+            Target::Client(number) => {
                 self.floods.clear();
                 self.site.fronts[number].heal();
-                Ok(())
             }
             Target::Link(number) => {
                 let network = &self.site.links[number].proxy;
-                if kind == Kind::LinkHungUp {
-                    network.hang_up();
+                if kind == Kind::Link(Net::HungUp) {
+                    network.change(|flow| flow.hang_ups += 1);
                 }
                 network.heal();
-                Ok(())
             }
-            Target::Socket(number) => {
-                self.site.instances[number].shim.heal();
-                Ok(())
-            }
-            Target::Disk => self.heal_disk().await,
-            Target::File => self.heal_file(kind).await,
+            Target::Socket(number) => self.site.instances[number].shim.heal(),
+            Target::Disk => self.heal_disk().await?,
+            Target::File => self.heal_file(kind).await?,
             Target::Server(_) | Target::Servers | Target::Sentinel(_) => {
-                self.heal_servers(kind, target).await
+                self.heal_servers(kind, target).await?;
             }
-            Target::Data(number) => {
-                self.heal_data(kind, number);
-                Ok(())
-            }
+            Target::Data(number) => self.heal_data(kind, number),
         }
+        Ok(())
     }
 
     async fn strike_instance(&mut self, kind: Kind, number: usize) -> io::Result<()> {
         let instance = &mut self.site.instances[number];
+        let process = &mut instance.process;
         match kind {
-            Kind::InstanceStop => instance.process.signal(Signal::STOP),
-            Kind::InstanceStarved => {
-                let mut starving = JoinSet::new();
-                starving.spawn(starve(instance.process.pid()));
-                self.starving.insert(number, starving);
-            }
-            Kind::InstanceMemory => {
-                let more = self.chance.u64(..MORE_KIB);
-                instance.process.limit_memory(Some(more))?;
-            }
-            Kind::InstanceTerm => {
-                instance.process.end().await;
-            }
-            Kind::LogClosed => {
-                instance.roll(Log::Closed).await?;
-            }
-            Kind::LogFull => {
-                instance.roll(Log::Full).await?;
-            }
-            Kind::LogUnread => {
-                instance.roll(Log::Unread).await?;
-            }
-            _ => instance.process.kill(),
+            Kind::InstanceStop => process.signal(Signal::STOP),
+            Kind::InstanceStarved => drop(self.starving.spawn(starve(process.pid()))),
+            Kind::InstanceMemory => process.limit_memory(Some(self.chance.u64(..MORE_KIB)))?,
+            Kind::InstanceTerm => process.end().await,
+            Kind::LogClosed => instance.roll(Log::Closed).await?,
+            Kind::LogFull => instance.roll(Log::Full).await?,
+            Kind::LogUnread => instance.roll(Log::Unread).await?,
+            _ => process.kill(),
         }
         Ok(())
     }
 
-    async fn heal_instance(&mut self, kind: Kind, number: usize) -> io::Result<()> {
-        // What starves it ends here.
-        self.starving.remove(&number);
+    async fn heal_instance(&mut self, number: usize) -> io::Result<()> {
+        self.starving.shutdown().await;
         let instance = &mut self.site.instances[number];
-        match kind {
-            Kind::InstanceStop | Kind::InstanceStarved => instance.process.signal(Signal::CONT),
-            Kind::InstanceMemory => {
-                instance.process.limit_memory(None)?;
-            }
-            Kind::LogClosed | Kind::LogFull | Kind::LogUnread => {
-                instance.roll(Log::File).await?;
-            }
-            _ => instance.restart().await?,
+        instance.process.limit_memory(None)?;
+        instance.process.signal(Signal::CONT);
+        if instance.log == Log::File && instance.process.runs() {
+            return Ok(());
         }
-        Ok(())
+        instance.roll(Log::File).await
     }
 
     async fn roll_instances(&mut self) -> io::Result<()> {
@@ -147,6 +109,28 @@ impl Nemesis<'_> {
             instance.roll(Log::File).await?;
         }
         Ok(())
+    }
+
+    async fn strike_network(&mut self, kind: Kind, number: usize) {
+        let delay = Duration::from_millis([1, 10, 40][self.chance.usize(..3)]);
+        let times = self.chance.u32(1..20);
+        let question = QUESTIONS[self.chance.usize(..QUESTIONS.len())];
+        let (net, network, question) = match kind {
+            Kind::Front(net) => (net, &self.site.fronts[number], question),
+            Kind::Link(net) => (net, &self.site.links[number].proxy, &b"lock:"[..]),
+            _ => return self.flood(number).await,
+        };
+        network.change(|flow| match net {
+            Net::Delay => (flow.delay, flow.jitter) = (delay, delay / 2),
+            Net::Held | Net::HungUp => flow.delay = HELD + delay,
+            Net::Stalled => flow.stalled = true,
+            Net::Swallow => (flow.swallow_there, flow.swallow_back) = (true, true),
+            Net::SwallowThere => flow.swallow_there = true,
+            Net::SwallowBack => flow.swallow_back = true,
+            Net::HalfClose => flow.half_closes += 1,
+            Net::AnswerLost => flow.loses = Some((question, times)),
+            Net::Cut => flow.cuts += 1,
+        });
     }
 
     /// Makes the clock of an instance step, or its connections to a server fail.
@@ -178,10 +162,6 @@ impl Nemesis<'_> {
             self.floods.push(stream);
         }
     }
-
-    fn delay(&mut self) -> Duration {
-        Duration::from_millis([1, 10, 40][self.chance.usize(..3)])
-    }
 }
 
 /// Lets a process run for a fifth of the time.
@@ -194,20 +174,5 @@ async fn starve(pid: u32) {
             let _ = kill_process(pid, signal);
             sleep(Duration::from_millis(time)).await;
         }
-    }
-}
-
-/// Strikes a network; the loss is of so many answers to questions with these bytes.
-fn cross(kind: Kind, network: &Proxy, delay: Duration, loss: (&[u8], u32)) {
-    match kind {
-        Kind::FrontDelay | Kind::LinkDelay => network.delay(delay, delay / 2),
-        Kind::LinkHeld | Kind::LinkHungUp => network.delay(HELD + delay, Duration::ZERO),
-        Kind::FrontStalled => network.stall(),
-        Kind::FrontSwallow | Kind::LinkSwallow => network.swallow(true, true),
-        Kind::FrontSwallowThere | Kind::LinkSwallowThere => network.swallow(true, false),
-        Kind::FrontSwallowBack | Kind::LinkSwallowBack => network.swallow(false, true),
-        Kind::FrontHalfClose | Kind::LinkHalfClose => network.half_close(),
-        Kind::FrontAnswerLost | Kind::LinkAnswerLost => network.lose_answers(loss.0, loss.1),
-        _ => network.cut(),
     }
 }

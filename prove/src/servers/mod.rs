@@ -235,7 +235,7 @@ impl Site {
             let shim = Shim::new(&self.library, named("shim"))?;
             let log = named("log");
             let instance = Instance::start(binary, settings.clone(), log, store, shim).await?;
-            self.fronts.push(Proxy::start(free_port(), instance.port()).await?);
+            self.fronts.push(Proxy::start(free_port(), instance.port(), Duration::ZERO).await?);
             self.instances.push(instance);
         }
         Ok(())

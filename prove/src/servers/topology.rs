@@ -101,7 +101,7 @@ impl Site {
 
     async fn link(&mut self, port: u16, instance: Option<usize>, server: usize) -> io::Result<u16> {
         let distance = if self.store == Store::RedisFar { FAR } else { Duration::ZERO };
-        let proxy = Proxy::start_far(port, self.servers[server].port(), distance).await?;
+        let proxy = Proxy::start(port, self.servers[server].port(), distance).await?;
         self.links.push(Link { instance, server, proxy });
         Ok(port)
     }
