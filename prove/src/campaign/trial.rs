@@ -108,8 +108,8 @@ impl Trial {
     pub(crate) async fn lasting(&self) -> io::Result<Vec<Line>> {
         let (site, recorder, recording) = self.begin(LASTING).await?;
         let keys = fastrand::Rng::with_seed(self.seed).u32(48..97);
-        let amount = Amount { clients: 24, keys, sharers: 0, far: false };
-        let load = Load::start_lasting(amount, &site.routes(), &recorder, self.seed);
+        let amount = Amount { clients: 24, keys, sharers: 0, lasting: true, far: false };
+        let load = Load::start(amount, &site.routes(), &recorder, self.seed);
         tokio::time::sleep(self.lasts).await;
         load.stop().await;
         recording.finish()
@@ -138,6 +138,6 @@ impl Trial {
         let mut chance = fastrand::Rng::with_seed(self.seed);
         let sharers = if shares { SHARERS } else { 0 };
         let far = self.store == Store::RedisFar;
-        Amount { clients: 96, keys: chance.u32(32..65), sharers, far }
+        Amount { clients: 96, keys: chance.u32(32..65), sharers, lasting: false, far }
     }
 }

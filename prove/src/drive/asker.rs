@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 /// How long a client rests when nobody listens, or nobody can serve it.
 const REST: Duration = Duration::from_millis(50);
 
+pub(super) const MILLISECOND: Nanos = 1_000_000;
+
 /// A token, as the client has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
@@ -42,6 +44,48 @@ impl Question {
     pub(super) fn of(kind: Kind, key: u32, token: Option<Held>) -> Self {
         Self { kind, key, token, asked: Asked::default() }
     }
+
+    /// A question for an exclusive lease, which does not wait.
+    pub(super) fn claim(key: u32, token: Option<Held>, ttl_ms: u64) -> Self {
+        Self::of(Kind::Acquire, key, token).lasting(ttl_ms)
+    }
+
+    /// A question about the lease that a token has.
+    pub(super) fn about(kind: Kind, lease: &Lease) -> Self {
+        Self::of(kind, lease.key, Some(lease.token.clone()))
+    }
+
+    /// A question about a lease, by its number.
+    pub(super) fn named(kind: Kind, lease: &Lease) -> Self {
+        let mut question = Self::about(kind, lease);
+        question.asked.fencing_token = Some(lease.fencing_token);
+        question
+    }
+
+    pub(super) fn lasting(mut self, ttl_ms: u64) -> Self {
+        self.asked.ttl_ms = Some(ttl_ms);
+        self
+    }
+
+    pub(super) fn waiting(mut self, wait_ms: u64) -> Self {
+        self.asked.wait_ms = wait_ms;
+        self
+    }
+
+    pub(super) fn sharing(mut self, slots: Option<u16>) -> Self {
+        self.asked.slots = slots;
+        self
+    }
+}
+
+/// A lease, as its holder knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    pub(super) key: u32,
+    pub(super) token: Held,
+    pub(super) fencing_token: u64,
+    /// Until when the holder may rely on it.
+    pub(super) until: Nanos,
 }
 
 /// What a client knows after a question.
@@ -51,7 +95,8 @@ pub(super) struct Told {
     pub(super) status: u16,
     pub(super) sent: Nanos,
     pub(super) said: Said,
-    pub(super) token: Option<Held>,
+    /// The lease, if that is what was asked for and granted.
+    pub(super) lease: Option<Lease>,
 }
 
 /// The members of an answer that matter.
@@ -82,7 +127,7 @@ pub(super) struct Asker {
     pub(super) recorder: Arc<Recorder>,
     addresses: Vec<SocketAddr>,
     /// Whether it leaves a connection by a reset, in place of an orderly end.
-    pub(super) resets: bool,
+    resets: bool,
     connection: Option<Connection>,
 }
 
@@ -210,7 +255,13 @@ impl Asker {
             asked: question.asked.clone(),
             said: body.said.clone(),
         }));
-        Told { outcome, status, sent, said: body.said, token: made }
+        let said = body.said;
+        let lease =
+            made.zip(said.fencing_token).zip(said.ttl_ms).map(|((token, number), ttl_ms)| {
+                let until = sent + (said.waited_ms.unwrap_or(0) + ttl_ms) * MILLISECOND;
+                Lease { key: question.key, token, fencing_token: number, until }
+            });
+        Told { outcome, status, sent, said, lease }
     }
 
     /// Keeps a connection for the next question, if the service keeps it.

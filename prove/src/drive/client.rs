@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::drive::asker::{Asker, Held, Question, Told};
-use crate::drive::resource::Writer;
+use crate::drive::asker::{Asker, Held, Lease, MILLISECOND, Question, Told};
 use crate::drive::{HOT, Shared};
-use crate::history::{Asked, Kind, Nanos, Outcome};
+use crate::history::{Kind, Outcome};
 use crate::servers::Routes;
 
 /// The number of a client's second voice is as much higher than its own.
 const TWIN: u32 = 10_000;
-
-const MILLISECOND: Nanos = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wants {
@@ -25,6 +22,8 @@ enum Wants {
     Hot,
     /// Keys that leases share.
     Shared,
+    /// Leases that outlast the run.
+    Lasting,
 }
 
 /// One client, with a second voice for what it asks at the same time.
@@ -36,38 +35,11 @@ pub(super) struct Client {
     pub(super) shared: Arc<Shared>,
     /// The token that it uses for many leases, one after another.
     pub(super) lasting: Held,
+    /// A lease that is over for certain, of a client whose leases outlast the run.
+    pub(super) earlier: Option<Lease>,
     wants: Wants,
     /// What its next claims name.
     pub(super) slots: Option<u16>,
-}
-
-/// A lease, as its holder knows it.
-#[derive(Clone, Debug)]
-pub(super) struct Lease {
-    pub(super) key: u32,
-    pub(super) token: Held,
-    pub(super) fencing_token: u64,
-    /// Until when the holder may rely on it.
-    pub(super) until: Nanos,
-}
-
-/// An acquire that a client is about to send.
-#[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) key: u32,
-    pub(super) token: Option<Held>,
-    pub(super) ttl_ms: u64,
-    pub(super) wait_ms: u64,
-    /// As in [`Asked`].
-    pub(super) slots: Option<u16>,
-}
-
-impl Wish {
-    pub(super) fn question(&self, kind: Kind) -> Question {
-        let Self { ttl_ms, wait_ms, slots, .. } = *self;
-        let asked = Asked { ttl_ms: Some(ttl_ms), wait_ms, slots, ..Asked::default() };
-        Question { kind, key: self.key, token: self.token.clone(), asked }
-    }
 }
 
 impl Client {
@@ -81,11 +53,12 @@ impl Client {
         let twin = Asker::new(number + TWIN, routes, shared.recorder.clone());
         let lasting = asker.choose();
         let wants = match number % 3 {
+            _ if shared.amount.lasting => Wants::Lasting,
             _ if number >= shared.amount.clients => Wants::Shared,
             2 => Wants::Hot,
             _ => Wants::Few,
         };
-        Self { asker, twin, chance, shared, lasting, wants, slots: None }
+        Self { asker, twin, chance, shared, lasting, earlier: None, wants, slots: None }
     }
 
     pub(super) async fn run(mut self) {
@@ -100,6 +73,7 @@ impl Client {
                 Wants::Few => self.alone().await,
                 Wants::Hot => self.wanted().await,
                 Wants::Shared => self.together().await,
+                Wants::Lasting => self.outlast().await,
             }
         }
     }
@@ -148,7 +122,7 @@ impl Client {
     pub(super) fn any_key(&mut self) -> u32 {
         match self.wants {
             Wants::Shared => self.chance.u32(self.shared.amount.shared_keys()),
-            Wants::Few | Wants::Hot => self.chance.u32(..self.shared.amount.keys),
+            _ => self.chance.u32(..self.shared.amount.keys),
         }
     }
 
@@ -171,24 +145,33 @@ impl Client {
         self.chance.bool().then(|| self.asker.choose())
     }
 
-    /// A lease of any key, without a wait.
-    pub(super) fn any_wish(&mut self) -> Wish {
+    /// A claim with its slots, which does not wait.
+    pub(super) fn claim(&self, key: u32, token: Option<Held>, ttl_ms: u64) -> Question {
+        Question::claim(key, token, ttl_ms).sharing(self.slots)
+    }
+
+    /// A claim of any key.
+    pub(super) fn any_claim(&mut self) -> Question {
         let (key, token, ttl_ms) = (self.any_key(), self.maybe_token(), self.ttl_ms());
-        Wish { key, token, ttl_ms, wait_ms: 0, slots: self.slots }
+        self.claim(key, token, ttl_ms)
+    }
+
+    /// An exclusive claim of a key that no other client wants.
+    pub(super) fn own_claim(&self, token: Option<Held>, ttl_ms: u64) -> Question {
+        Question::claim(self.shared.amount.own_key(self.asker.client), token, ttl_ms)
     }
 
     /// Asks for a lease. An unknown is often asked again, a no is held against a look.
-    pub(super) async fn acquire(&mut self, wish: &Wish) -> Option<Lease> {
-        let question = wish.question(Kind::Acquire);
+    pub(super) async fn acquire(&mut self, claim: &Question) -> Option<Lease> {
         for round in 0..3 {
-            let told = self.asker.ask(&question).await;
+            let told = self.asker.ask(claim).await;
             match told.outcome {
-                Outcome::Yes => return granted(wish, &told),
+                Outcome::Yes => return told.lease,
                 Outcome::No => {
-                    self.doubt(&question, &told).await;
+                    self.doubt(claim, &told).await;
                     return None;
                 }
-                Outcome::Unknown if wish.token.is_none() || round == 2 => return None,
+                Outcome::Unknown if claim.token.is_none() || round == 2 => return None,
                 Outcome::Unknown => {
                     if self.chance.u32(..10) < 3 {
                         return None;
@@ -204,9 +187,8 @@ impl Client {
 
     /// Refreshes; whether the lease is still there for certain.
     pub(super) async fn refresh(&mut self, lease: &mut Lease) -> bool {
-        let ttl_ms = self.chance.bool().then(|| self.ttl_ms());
-        let asked = Asked { ttl_ms, fencing_token: self.maybe_number(lease), ..Asked::default() };
-        let question = question(Kind::Refresh, lease, asked);
+        let mut question = self.maybe_named(Kind::Refresh, lease);
+        question.asked.ttl_ms = self.chance.bool().then(|| self.ttl_ms());
         let told = self.asker.ask(&question).await;
         match (told.outcome, told.said.ttl_ms) {
             (Outcome::Yes, Some(ttl_ms)) => {
@@ -224,8 +206,7 @@ impl Client {
 
     /// Releases, and mostly asks again where nobody knows.
     pub(super) async fn release(&mut self, lease: &Lease) {
-        let asked = Asked { fencing_token: self.maybe_number(lease), ..Asked::default() };
-        let question = question(Kind::Release, lease, asked);
+        let question = self.maybe_named(Kind::Release, lease);
         for _ in 0..2 {
             let told = self.asker.ask(&question).await;
             match told.outcome {
@@ -248,7 +229,13 @@ impl Client {
 
     /// Looks with the token of a lease.
     pub(super) async fn look(&mut self, lease: &Lease) {
-        self.asker.ask(&Question::of(Kind::Look, lease.key, Some(lease.token.clone()))).await;
+        self.asker.ask(&Question::about(Kind::Look, lease)).await;
+    }
+
+    /// Brings the second voice to the instance after that of the first one.
+    pub(super) fn turn_twin(&mut self) {
+        self.twin.turn_to(self.asker.instance);
+        self.twin.turn();
     }
 
     /// Brings the second voice to the instance of the first one, or to the next one by chance.
@@ -266,9 +253,7 @@ impl Client {
 
     /// Writes to what the key guards, whether or not the lease is over: the resource decides.
     pub(super) fn write(&self, lease: &Lease) {
-        let Lease { key, ref token, fencing_token, until } = *lease;
-        let writer = Writer { key, token: token.number, fencing_token, until };
-        self.shared.resources.write(&self.shared.recorder, writer);
+        self.shared.resources.write(&self.shared.recorder, lease);
     }
 
     /// Waits until a lease is over for certain, and then for up to so many milliseconds more.
@@ -283,21 +268,8 @@ impl Client {
         sleep(Duration::from_micros(self.chance.u64(..most_us))).await;
     }
 
-    fn maybe_number(&mut self, lease: &Lease) -> Option<u64> {
-        self.chance.bool().then_some(lease.fencing_token)
+    fn maybe_named(&mut self, kind: Kind, lease: &Lease) -> Question {
+        let question = if self.chance.bool() { Question::named } else { Question::about };
+        question(kind, lease)
     }
-}
-
-pub(super) fn granted(wish: &Wish, told: &Told) -> Option<Lease> {
-    let waited = told.said.waited_ms.unwrap_or(0);
-    Some(Lease {
-        key: wish.key,
-        token: told.token.clone()?,
-        fencing_token: told.said.fencing_token?,
-        until: told.sent + (waited + told.said.ttl_ms?) * MILLISECOND,
-    })
-}
-
-pub(super) fn question(kind: Kind, lease: &Lease, asked: Asked) -> Question {
-    Question { kind, key: lease.key, token: Some(lease.token.clone()), asked }
 }

@@ -3,12 +3,11 @@
 //! Some answers are not waited for, some requests name leases of others or of before, and some tokens have
 //! one lease after another.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::drive::asker::{Question, Told};
-use crate::drive::client::{Client, Lease, Wish, granted, question};
-use crate::history::{Asked, Kind, Outcome};
+use crate::drive::asker::{Lease, Question, Told};
+use crate::drive::client::Client;
+use crate::history::{Kind, Outcome};
 
 const TTL_MS: u64 = 30_000;
 
@@ -19,24 +18,19 @@ const TRIES: u32 = 20;
 const LOST: u32 = 1_000;
 
 impl Client {
-    /// Takes, refreshes and gives back until all clients are stopped.
-    pub(super) async fn run_lasting(mut self) {
-        let mut earlier: Option<Lease> = None;
-        while !self.shared.stopped.load(Ordering::Relaxed) {
-            if self.chance.u32(..40) == 0 {
-                self.asker.turn();
+    /// One of the things that are done with leases that outlast the run.
+    pub(super) async fn outlast(&mut self) {
+        match self.chance.u32(..100) {
+            0 => self.lasting = self.asker.choose(),
+            1..75 => {
+                let earlier = self.earlier.clone();
+                self.earlier = self.lasting_lease(earlier.as_ref()).await.or(earlier);
             }
-            if self.chance.u32(..100) == 0 {
-                self.lasting = self.asker.choose();
+            75..90 => {
+                let key = self.any_key();
+                self.look_at(key).await;
             }
-            match self.chance.u32(..100) {
-                0..75 => earlier = self.lasting_lease(earlier.as_ref()).await.or(earlier),
-                75..90 => {
-                    let key = self.any_key();
-                    self.look_at(key).await;
-                }
-                _ => self.name_anothers().await,
-            }
+            _ => self.name_anothers().await,
         }
     }
 
@@ -49,10 +43,9 @@ impl Client {
             None if self.chance.bool() => (self.any_key(), self.lasting.clone()),
             None => (self.any_key(), self.asker.choose()),
         };
-        let wish = Wish { key, token: Some(token), ttl_ms: TTL_MS, wait_ms: 0, slots: None };
-        let asking = wish.question(Kind::Acquire);
+        let asking = Question::claim(key, Some(token), TTL_MS);
         let told = self.ask_surely(&asking).await;
-        let Some(lease) = granted(&wish, &told).filter(|_| told.outcome == Outcome::Yes) else {
+        let Some(lease) = told.lease else {
             if self.chance.u32(..4) == 0 {
                 self.doubt(&asking, &told).await;
             }
@@ -115,7 +108,6 @@ impl Client {
 
 /// Returns a question that names a lease by its number.
 fn named(kind: Kind, lease: &Lease) -> Question {
-    let fencing_token = Some(lease.fencing_token);
-    let ttl_ms = Some(TTL_MS).filter(|_| kind == Kind::Refresh);
-    question(kind, lease, Asked { ttl_ms, fencing_token, ..Asked::default() })
+    let question = Question::named(kind, lease);
+    if kind == Kind::Refresh { question.lasting(TTL_MS) } else { question }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::drive::asker::Question;
-use crate::drive::client::{Client, Lease, Wish, granted};
+use crate::drive::client::Client;
 use crate::history::{Kind, Outcome};
 
 /// After this time a client that hung up is out of the line for certain, where nothing fails.
@@ -15,10 +15,9 @@ impl Client {
     /// Waits in line, works for a moment, and hands over by a release or by nothing at all.
     pub(super) async fn wait_once(&mut self, key: u32) {
         let wait_ms = self.chance.u64(50..2_000);
-        let ttl_ms = self.short_ttl_ms();
-        let (token, slots) = (self.maybe_token(), self.slots);
-        let wish = Wish { key, token, ttl_ms, wait_ms, slots };
-        let Some(lease) = self.acquire(&wish).await else { return };
+        let (token, ttl_ms) = (self.maybe_token(), self.short_ttl_ms());
+        let claim = self.claim(key, token, ttl_ms).waiting(wait_ms);
+        let Some(lease) = self.acquire(&claim).await else { return };
         self.write(&lease);
         if self.chance.u32(..3) == 0 {
             self.rest(1_500).await;
@@ -32,10 +31,9 @@ impl Client {
     pub(super) async fn wait_by_asking_again(&mut self, key: u32) {
         let token = Some(self.asker.choose());
         for _ in 0..self.chance.u32(2..8) {
-            let wait_ms = self.chance.u64(10..200);
-            let (token, ttl_ms) = (token.clone(), self.short_ttl_ms());
-            let wish = Wish { key, token, ttl_ms, wait_ms, slots: self.slots };
-            if let Some(lease) = self.acquire(&wish).await {
+            let (wait_ms, ttl_ms) = (self.chance.u64(10..200), self.short_ttl_ms());
+            let claim = self.claim(key, token.clone(), ttl_ms).waiting(wait_ms);
+            if let Some(lease) = self.acquire(&claim).await {
                 return self.work(lease).await;
             }
             if self.chance.u32(..4) == 0 {
@@ -46,28 +44,25 @@ impl Client {
 
     /// Hands a key that nobody else wants to its second voice: nothing but the release wakes that one.
     pub(super) async fn hand_over_to_itself(&mut self) {
-        let key = self.shared.amount.own_key(self.asker.client);
         let ttl_ms = self.chance.u64(1_000..2_000);
-        let wish = Wish { key, token: None, ttl_ms, wait_ms: 0, slots: None };
-        let Some(lease) = self.acquire(&wish).await else { return };
+        let claim = self.own_claim(None, ttl_ms);
+        let Some(lease) = self.acquire(&claim).await else { return };
         self.bring_twin();
-        let wish = Wish { wait_ms: 1_000, ..wish };
-        let (waiting, ending) = (wish.question(Kind::Acquire), ended(&lease));
+        let (waiting, ending) = (claim.waiting(1_000), Question::about(Kind::Release, &lease));
         let after = Duration::from_millis(self.chance.u64(80..400));
         let (told, _) = tokio::join!(self.twin.ask(&waiting), self.asker.ask_after(after, &ending));
-        if let Some(lease) = granted(&wish, &told) {
-            self.twin.ask(&ended(&lease)).await;
+        if let Some(lease) = told.lease {
+            self.twin.ask(&Question::about(Kind::Release, &lease)).await;
         }
     }
 
     /// Hangs up while it waits for a key that nobody else wants, and looks who waits once nobody does.
     pub(super) async fn leave_its_own_line(&mut self) {
-        let key = self.shared.amount.own_key(self.asker.client);
-        let wish = Wish { key, token: None, ttl_ms: 4_000, wait_ms: 0, slots: None };
-        let Some(lease) = self.acquire(&wish).await else { return };
+        let claim = self.own_claim(None, 4_000);
+        let Some(lease) = self.acquire(&claim).await else { return };
         self.bring_twin();
         let token = self.chance.bool().then(|| self.twin.choose());
-        let waiting = Wish { token, wait_ms: 3_000, ..wish }.question(Kind::Acquire);
+        let waiting = Question { token, ..claim }.waiting(3_000);
         let patience = Duration::from_millis(self.chance.u64(50..200));
         self.twin.ask_for(&waiting, patience).await;
         sleep(LEFT).await;
@@ -78,29 +73,27 @@ impl Client {
     /// Hangs up as a store that is far away grants its claim, a stream or a place in line, and waits
     /// with another token for what it may have been granted.
     pub(super) async fn hang_up_before_the_answer(&mut self) {
-        let key = self.shared.amount.own_key(self.asker.client);
-        let wish = Wish { key, token: None, ttl_ms: 3_000, wait_ms: 0, slots: None };
-        let leaves = Wish { token: self.maybe_token(), ..wish.clone() };
+        let claim = self.own_claim(None, 3_000);
+        let leaves = Question { token: self.maybe_token(), ..claim.clone() };
         self.bring_twin();
         match self.chance.u32(..3) {
-            0 => self.hang_up_in_line(&wish, leaves).await,
+            0 => self.hang_up_in_line(&claim, leaves.waiting(3_000)).await,
             kind => {
                 let kind = if kind == 1 { Kind::Hold } else { Kind::Acquire };
                 let patience = Duration::from_millis(self.chance.u64(21..39));
-                self.twin.ask_for(&leaves.question(kind), patience).await;
+                self.twin.ask_for(&Question { kind, ..leaves }, patience).await;
             }
         }
-        if let Some(lease) = self.acquire(&Wish { wait_ms: 4_000, ..wish }).await {
+        if let Some(lease) = self.acquire(&claim.waiting(4_000)).await {
             self.release(&lease).await;
         }
     }
 
     /// Has its second voice hang up in line, between the hint that the key is free and the answer to the
     /// question that follows it.
-    async fn hang_up_in_line(&mut self, wish: &Wish, leaves: Wish) {
-        let Some(lease) = self.acquire(wish).await else { return };
-        let (waiting, ending) =
-            (Wish { wait_ms: 3_000, ..leaves }.question(Kind::Acquire), ended(&lease));
+    async fn hang_up_in_line(&mut self, claim: &Question, waiting: Question) {
+        let Some(lease) = self.acquire(claim).await else { return };
+        let ending = Question::about(Kind::Release, &lease);
         let free = Duration::from_millis(self.chance.u64(100..200));
         let patience = free + Duration::from_millis(self.chance.u64(50..78));
         let release = self.asker.ask_after(free, &ending);
@@ -111,76 +104,65 @@ impl Client {
     pub(super) async fn vanish_from_the_line(&mut self, key: u32) {
         let wait_ms = self.chance.u64(20..2_000);
         let (token, ttl_ms) = (self.maybe_token(), self.short_ttl_ms());
-        let wish = Wish { key, token, ttl_ms, wait_ms, slots: self.slots };
+        let claim = self.claim(key, token, ttl_ms).waiting(wait_ms);
         let patience = Duration::from_millis(self.chance.u64(0..wait_ms.min(200)));
-        self.vanish(wish, patience).await;
+        self.vanish(claim, patience).await;
     }
 
     /// Hangs up right after it has asked.
     pub(super) async fn vanish_at_once(&mut self) {
-        let wish = self.any_wish();
+        let claim = self.any_claim();
         let patience = Duration::from_micros(self.chance.u64(0..1_500));
-        self.vanish(wish, patience).await;
+        self.vanish(claim, patience).await;
     }
 
-    async fn vanish(&mut self, wish: Wish, patience: Duration) {
-        let told = self.asker.ask_for(&wish.question(Kind::Acquire), patience).await;
-        if let Some(lease) = granted(&wish, &told) {
+    async fn vanish(&mut self, claim: Question, patience: Duration) {
+        let told = self.asker.ask_for(&claim, patience).await;
+        if let Some(lease) = told.lease {
             return self.work(lease).await;
         }
-        if told.outcome != Outcome::Unknown || wish.token.is_none() || self.chance.u32(..3) == 0 {
+        if told.outcome != Outcome::Unknown || claim.token.is_none() || self.chance.u32(..3) == 0 {
             return;
         }
         self.rest(100_000).await;
-        let wait_ms = if self.chance.bool() { 0 } else { wish.wait_ms };
-        if let Some(lease) = self.acquire(&Wish { wait_ms, ..wish }).await {
+        let wait_ms = if self.chance.bool() { 0 } else { claim.asked.wait_ms };
+        if let Some(lease) = self.acquire(&claim.waiting(wait_ms)).await {
             self.work(lease).await;
         }
     }
 
     /// Asks for one key with one token on two instances at once.
     pub(super) async fn ask_twice_at_once(&mut self, key: u32) {
-        let token = Some(self.asker.choose());
-        let wait_ms = self.chance.u64(20..1_000);
-        let wish = Wish { key, token, ttl_ms: self.short_ttl_ms(), wait_ms, slots: self.slots };
-        let question = wish.question(Kind::Acquire);
-        self.twin.turn_to(self.asker.instance);
-        self.twin.turn();
-        let (told, again) = tokio::join!(self.asker.ask(&question), self.twin.ask(&question));
-        let lease = granted(&wish, &told).or_else(|| granted(&wish, &again));
-        match lease {
-            Some(lease) => self.work(lease).await,
-            None if told.outcome == Outcome::No && again.outcome == Outcome::No => {
-                self.doubt(&question, &told).await;
-            }
-            None => (),
+        let (token, ttl_ms) = (Some(self.asker.choose()), self.short_ttl_ms());
+        let claim = self.claim(key, token, ttl_ms).waiting(self.chance.u64(20..1_000));
+        self.turn_twin();
+        let (told, again) = tokio::join!(self.asker.ask(&claim), self.twin.ask(&claim));
+        if told.outcome == Outcome::No && again.outcome == Outcome::No {
+            self.doubt(&claim, &told).await;
+        }
+        if let Some(lease) = told.lease.or(again.lease) {
+            self.work(lease).await;
         }
     }
 
     /// Waits in line, and gives the place up by another request on another instance.
     pub(super) async fn cancel(&mut self, key: u32) {
-        let token = Some(self.asker.choose());
-        let (ttl_ms, slots) = (self.short_ttl_ms(), self.slots);
-        let wish = Wish { key, token, ttl_ms, wait_ms: 1_000, slots };
-        let waiting = wish.question(Kind::Acquire);
-        let ending = Question::of(Kind::Release, key, wish.token.clone());
+        let (token, ttl_ms) = (Some(self.asker.choose()), self.short_ttl_ms());
+        let claim = self.claim(key, token, ttl_ms).waiting(1_000);
+        let ending = Question::of(Kind::Release, key, claim.token.clone());
         let after = Duration::from_micros(self.chance.u64(..20_000));
         self.bring_twin();
         let (told, released) =
-            tokio::join!(self.asker.ask(&waiting), self.twin.ask_after(after, &ending));
-        if let Some(lease) = granted(&wish, &told) {
+            tokio::join!(self.asker.ask(&claim), self.twin.ask_after(after, &ending));
+        if told.outcome == Outcome::No {
+            self.doubt(&claim, &told).await;
+        }
+        if let Some(lease) = told.lease {
             // It was granted before it was given up, or in spite of it.
             self.look(&lease).await;
             if released.outcome != Outcome::Yes {
                 self.release(&lease).await;
             }
-        } else if told.outcome == Outcome::No {
-            self.doubt(&waiting, &told).await;
         }
     }
-}
-
-/// Returns the question that gives a lease back.
-fn ended(lease: &Lease) -> Question {
-    Question::of(Kind::Release, lease.key, Some(lease.token.clone()))
 }

@@ -37,6 +37,8 @@ pub(crate) struct Amount {
     pub(crate) keys: u32,
     /// How many more clients have leases that share their keys; none on a store that cannot share.
     pub(crate) sharers: u32,
+    /// Whether the leases are exclusive and outlast the run. Their clients reach the instances directly.
+    pub(crate) lasting: bool,
     /// Whether the store is so far away that no answer comes within 40 ms.
     pub(crate) far: bool,
 }
@@ -85,42 +87,20 @@ impl Load {
         recorder: &Arc<Recorder>,
         seed: u64,
     ) -> Self {
-        let mut load = Self::new(amount, recorder);
-        for number in 0..amount.clients + amount.sharers {
-            let client = load.client(number, routes, seed);
-            load.clients.spawn(client.run());
-        }
-        load
-    }
-
-    /// Starts clients whose leases are exclusive and outlast the run, which reach the instances directly.
-    pub(crate) fn start_lasting(
-        amount: Amount,
-        routes: &Routes,
-        recorder: &Arc<Recorder>,
-        seed: u64,
-    ) -> Self {
-        let mut load = Self::new(amount, recorder);
-        for number in 0..amount.clients {
-            let client = load.client(number * 2, routes, seed); // Every other one is proxied.
-            load.clients.spawn(client.run_lasting());
-        }
-        load
-    }
-
-    fn new(amount: Amount, recorder: &Arc<Recorder>) -> Self {
-        let shared = Shared {
+        let shared = Arc::new(Shared {
             recorder: recorder.clone(),
             resources: Resources::new(amount.keys),
             amount,
             stopped: AtomicBool::new(false),
-        };
-        Self { shared: Arc::new(shared), clients: JoinSet::new() }
-    }
-
-    fn client(&self, number: u32, routes: &Routes, seed: u64) -> Client {
-        let chance = fastrand::Rng::with_seed(seed ^ (u64::from(number) << 32));
-        Client::new(number, chance, routes, self.shared.clone())
+        });
+        let mut clients = JoinSet::new();
+        for number in 0..amount.clients + amount.sharers {
+            // Every other number is proxied.
+            let number = if amount.lasting { number * 2 } else { number };
+            let chance = fastrand::Rng::with_seed(seed ^ (u64::from(number) << 32));
+            clients.spawn(Client::new(number, chance, routes, shared.clone()).run());
+        }
+        Self { shared, clients }
     }
 
     /// Tells all clients to stop, and waits until the last of them has.

@@ -1,7 +1,7 @@
 //! Leases that are taken, refreshed, given back, forgotten or outlived by one client.
 
-use crate::drive::asker::Question;
-use crate::drive::client::{Client, Lease, Wish, question};
+use crate::drive::asker::{Lease, Question};
+use crate::drive::client::Client;
 use crate::history::{Asked, Kind};
 
 /// How long after its end a lease may still be meddled with, in milliseconds.
@@ -10,9 +10,10 @@ const LATE_MS: u64 = 300;
 impl Client {
     /// Takes a lease, works under it, and gives it back.
     pub(super) async fn cycle(&mut self) {
-        let wish = self.any_wish();
-        let Some(lease) = self.acquire(&wish).await else { return };
-        self.work(lease).await;
+        let claim = self.any_claim();
+        if let Some(lease) = self.acquire(&claim).await {
+            self.work(lease).await;
+        }
     }
 
     /// Writes, refreshes now and then, and gives back.
@@ -34,8 +35,8 @@ impl Client {
         let key = self.any_key();
         let mut earlier = None;
         for _ in 0..self.chance.u32(2..5) {
-            let wish = Wish { key, token: token.clone(), ..self.any_wish() };
-            let Some(lease) = self.acquire(&wish).await else { return };
+            let claim = Question { key, token: token.clone(), ..self.any_claim() };
+            let Some(lease) = self.acquire(&claim).await else { return };
             if self.chance.u32(..3) == 0 {
                 self.late_words(earlier.as_ref()).await;
             }
@@ -53,22 +54,21 @@ impl Client {
     async fn late_words(&mut self, earlier: Option<&Lease>) {
         let Some(lease) = earlier else { return };
         let kind = if self.chance.bool() { Kind::Refresh } else { Kind::Release };
-        let asked = Asked { fencing_token: Some(lease.fencing_token), ..Asked::default() };
-        self.asker.ask(&question(kind, lease, asked)).await;
+        self.asker.ask(&Question::named(kind, lease)).await;
     }
 
     /// Takes a lease and lets it end by itself, which the next who asks finds out.
     pub(super) async fn abandon(&mut self) {
-        let wish = Wish { ttl_ms: self.chance.u64(100..250), ..self.any_wish() };
-        if let Some(lease) = self.acquire(&wish).await {
+        let claim = self.any_claim().lasting(self.chance.u64(100..250));
+        if let Some(lease) = self.acquire(&claim).await {
             self.write(&lease);
         }
     }
 
     /// Takes a lease, pauses for longer than it lasts, writes late and asks for more time.
     pub(super) async fn pause_past_the_end(&mut self) {
-        let wish = Wish { ttl_ms: self.chance.u64(100..250), ..self.any_wish() };
-        let Some(mut lease) = self.acquire(&wish).await else { return };
+        let claim = self.any_claim().lasting(self.chance.u64(100..250));
+        let Some(mut lease) = self.acquire(&claim).await else { return };
         self.outlive(&lease, LATE_MS).await;
         self.write(&lease);
         if self.refresh(&mut lease).await {

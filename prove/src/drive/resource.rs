@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::history::{Line, Nanos, Token, Write};
+use crate::drive::asker::Lease;
+use crate::history::{Line, Token, Write};
 use crate::record::Recorder;
 
 /// The highest number that a resource has seen, and the token that came with it.
@@ -12,24 +13,15 @@ type Seen = (u64, Token);
 #[derive(Debug)]
 pub(super) struct Resources(Vec<Mutex<Seen>>);
 
-/// A writer's claim to a resource.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Writer {
-    pub(super) key: u32,
-    pub(super) token: Token,
-    pub(super) fencing_token: u64,
-    /// Until when it may rely on its lease, as it knows.
-    pub(super) until: Nanos,
-}
-
 impl Resources {
     pub(super) fn new(keys: u32) -> Self {
         Self((0..keys).map(|_| Mutex::default()).collect())
     }
 
     /// Writes, unless the resource has seen a higher number or an equal one with another token.
-    pub(super) fn write(&self, recorder: &Recorder, writer: Writer) {
-        let Writer { key, token, fencing_token, until } = writer;
+    pub(super) fn write(&self, recorder: &Recorder, lease: &Lease) {
+        let Lease { key, ref token, fencing_token, until } = *lease;
+        let token = token.number;
         let Some(resource) = self.0.get(key as usize) else { return };
         let mut seen = resource.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = fencing_token > seen.0 || *seen == (fencing_token, token);
@@ -38,13 +30,7 @@ impl Resources {
         }
         // Within the lock, so that the order of the lines is the order of the writes.
         let at = recorder.now();
-        recorder.write(Line::Write(Write {
-            key,
-            token,
-            fencing_token,
-            at,
-            taken,
-            late: at >= until,
-        }));
+        let late = at >= until;
+        recorder.write(Line::Write(Write { key, token, fencing_token, at, taken, late }));
     }
 }

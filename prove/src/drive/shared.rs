@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use crate::drive::asker::Question;
-use crate::drive::client::{Client, Lease, Wish};
-use crate::history::{Asked, Kind, Nanos, Outcome, SHARED};
-
-const MILLISECOND: Nanos = 1_000_000;
+use crate::drive::asker::{Lease, MILLISECOND, Question};
+use crate::drive::client::Client;
+use crate::history::{Kind, Nanos, Outcome, SHARED};
 
 /// How long a deploy lasts, and by how much later each client follows.
 const DEPLOY: Nanos = 6_000 * MILLISECOND;
@@ -65,10 +63,9 @@ impl Client {
     /// Takes a lease that shares, works beside others, and gives it back, mostly.
     async fn share(&mut self, key: u32) {
         let wait_ms = if self.chance.bool() { 0 } else { self.chance.u64(20..800) };
-        let (token, ttl_ms, slots) = (self.maybe_token(), self.short_ttl_ms(), self.slots);
-        let Some(lease) = self.acquire(&Wish { key, token, ttl_ms, wait_ms, slots }).await else {
-            return;
-        };
+        let (token, ttl_ms) = (self.maybe_token(), self.short_ttl_ms());
+        let claim = self.claim(key, token, ttl_ms).waiting(wait_ms);
+        let Some(lease) = self.acquire(&claim).await else { return };
         self.rest(6_000).await;
         if self.chance.u32(..5) == 0 {
             self.look(&lease).await;
@@ -83,22 +80,21 @@ impl Client {
     /// Waits for a key that nobody else wants beside two leases of its own: a short one that it leaves,
     /// and one that would last, which it keeps or gives back. There is room once the short one is over.
     async fn wait_beside_its_own(&mut self) {
-        let key = self.shared.amount.own_key(self.asker.client);
         let ttl_ms = self.chance.u64(100..250);
-        let mut wish = Wish { key, token: None, ttl_ms, wait_ms: 0, slots: Some(2) };
-        let lasts = Wish { ttl_ms: self.chance.u64(2_000..3_000), ..wish.clone() };
+        let short = self.own_claim(None, ttl_ms).sharing(Some(2));
+        let lasts = short.clone().lasting(self.chance.u64(2_000..3_000));
         let Some(lasting) = self.acquire(&lasts).await else { return };
-        if self.acquire(&wish).await.is_some() {
-            wish.wait_ms = 1_500;
+        let mut waits = short.clone().waiting(1_500);
+        if self.acquire(&short).await.is_some() {
             if self.chance.bool() {
                 self.release(&lasting).await;
-                wish.slots = Some(1);
+                waits = waits.sharing(Some(1));
             }
-            if let Some(lease) = self.acquire(&wish).await {
+            if let Some(lease) = self.acquire(&waits).await {
                 self.release(&lease).await;
             }
         }
-        if wish.slots != Some(1) {
+        if waits.asked.slots != Some(1) {
             self.release(&lasting).await;
         }
     }
@@ -108,9 +104,9 @@ impl Client {
     async fn change_share(&mut self, key: u32) {
         let token = Some(self.asker.choose());
         let wait_ms = if self.chance.bool() { 0 } else { self.chance.u64(20..600) };
-        let (ttl_ms, slots) = (self.chance.u64(150..500), self.slots);
-        let wish = Wish { key, token, ttl_ms, wait_ms, slots };
-        let Some(mut lease) = self.acquire(&wish).await else { return };
+        let ttl_ms = self.chance.u64(150..500);
+        let claim = self.claim(key, token, ttl_ms).waiting(wait_ms);
+        let Some(mut lease) = self.acquire(&claim).await else { return };
         for _ in 0..self.chance.u32(1..5) {
             self.rest(3_000).await;
             if self.chance.u32(..6) == 0 {
@@ -120,10 +116,10 @@ impl Client {
                 0..3 => Some(1),
                 3..5 => Some(SHARED),
                 5..8 => Some(self.chance.u16(2..6)),
-                8 => slots,
+                8 => self.slots,
                 _ => None,
             };
-            match self.change(&Wish { slots, ..wish.clone() }, &lease).await {
+            match self.change(claim.clone().sharing(slots), &lease).await {
                 Some(changed) => lease = changed,
                 None => return,
             }
@@ -134,27 +130,25 @@ impl Client {
     /// Asks for slots over one instance, gives that up, and asks for the whole key with the same token over
     /// another: a late question for another share changes nothing.
     async fn ask_with_other_slots(&mut self, key: u32) {
-        self.twin.turn_to(self.asker.instance);
-        self.twin.turn();
+        self.turn_twin();
         let (token, ttl_ms) = (Some(self.asker.choose()), self.chance.u64(1_000..1_500));
-        let wish = Wish { key, token, ttl_ms, wait_ms: 500, slots: Some(1) };
-        let shares = Wish { wait_ms: 0, slots: Some(5), ..wish.clone() };
+        let claim = Question::claim(key, token, ttl_ms).sharing(Some(1));
+        let shares = claim.clone().sharing(Some(5));
         let patience = Duration::from_millis(self.chance.u64(1..20));
-        self.twin.ask_for(&shares.question(Kind::Acquire), patience).await;
-        if let Some(lease) = self.acquire(&wish).await {
+        self.twin.ask_for(&shares, patience).await;
+        if let Some(lease) = self.acquire(&claim.waiting(500)).await {
             self.rest(400_000).await;
             self.work(lease).await;
         }
     }
 
     /// Asks once for another share; returns the lease that the token then has, if that is known.
-    async fn change(&mut self, wish: &Wish, lease: &Lease) -> Option<Lease> {
-        let mut question = wish.question(Kind::Acquire);
+    async fn change(&mut self, mut question: Question, lease: &Lease) -> Option<Lease> {
         // Without the number the lease keeps its share.
         question.asked.fencing_token = (self.chance.u32(..8) > 0).then_some(lease.fencing_token);
         let told = self.asker.ask(&question).await;
         match told.outcome {
-            Outcome::Yes => super::client::granted(wish, &told),
+            Outcome::Yes => told.lease,
             // The others do not allow it, and the lease is as it was.
             Outcome::No if told.said.mine == Some(true) => {
                 if self.chance.u32(..4) == 0 {
@@ -175,8 +169,7 @@ impl Client {
 
     /// Ends one lease of a key by its number, as an operator does with a slot that leaks.
     async fn force_one(&mut self, lease: &Lease) {
-        let asked = Asked { fencing_token: Some(lease.fencing_token), ..Asked::default() };
-        let key = lease.key;
-        self.asker.ask(&Question { kind: Kind::ForceRelease, key, token: None, asked }).await;
+        let question = Question::named(Kind::ForceRelease, lease);
+        self.asker.ask(&Question { token: None, ..question }).await;
     }
 }

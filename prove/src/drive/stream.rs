@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::drive::asker::{Asker, Body, Missing, Question, Told, read, written};
-use crate::drive::client::{Client, Lease, Wish, granted};
+use crate::drive::asker::{
+    Asker, Body, Lease, MILLISECOND, Missing, Question, Told, read, written,
+};
+use crate::drive::client::Client;
 use crate::history::{Kind, Nanos, Outcome, Said};
 use crate::http::Connection;
 
@@ -14,8 +16,6 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 
 /// How many more events a client waits for after a release of which it knows nothing.
 const AFTER_RELEASE: u32 = 6;
-
-const MILLISECOND: Nanos = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -43,56 +43,53 @@ impl Client {
         };
         let wait_ms = if self.chance.bool() { 0 } else { self.chance.u64(50..2_000) };
         let ttl_ms = self.chance.u64(150..1_200);
-        let wish = Wish { key, token, ttl_ms, wait_ms, slots: self.slots };
-        let mut question = wish.question(Kind::Hold);
+        let mut question = self.claim(key, token, ttl_ms).waiting(wait_ms);
         if end == End::TakeOver || self.chance.u32(..4) == 0 {
             question.asked.linger_ms = self.chance.u64(50..800);
         }
-        let Some((mut connection, told)) = self.open(&question).await else { return };
-        let Some(mut lease) = granted(&wish, &told) else { return };
-        self.write(&lease);
-        let alive = self.chance.u32(..4);
         let patience = PATIENCE + Duration::from_millis(ttl_ms);
-        let mut stream = Stream { question, last: told.sent, patience };
-        for _ in 0..alive {
-            if !self.asker.hear(&mut connection, &mut stream, &mut lease).await {
+        let Some(mut stream) = self.open(question, patience).await else { return };
+        self.write(&stream.lease);
+        for _ in 0..self.chance.u32(..4) {
+            if !self.asker.hear(&mut stream).await {
                 return;
             }
-            self.write(&lease);
+            self.write(&stream.lease);
         }
-        self.end(connection, stream, lease, end).await;
+        self.end(stream, end).await;
     }
 
-    /// Opens a stream and returns it with its grant, once there is one.
-    async fn open(&mut self, question: &Question) -> Option<(Connection, Told)> {
-        let (connection, told) = self.asker.open_stream(question).await;
+    /// Opens a stream for a claim and returns it with its grant, once there is one.
+    async fn open(&mut self, claim: Question, patience: Duration) -> Option<Stream> {
+        let question = Question { kind: Kind::Hold, ..claim };
+        let (connection, told) = self.asker.open_stream(&question).await;
         if told.outcome == Outcome::No && connection.is_none() {
-            self.doubt(question, &told).await;
+            self.doubt(&question, &told).await;
         }
-        Some((connection.filter(|_| told.outcome == Outcome::Yes)?, told))
+        Stream::granted(connection, question, told, patience)
     }
 
-    async fn end(&mut self, connection: Connection, stream: Stream, lease: Lease, end: End) {
-        let (mut connection, mut stream, mut lease) = (connection, stream, lease);
+    async fn end(&mut self, mut stream: Stream, end: End) {
         let (mut later, mut lasts) = (None, true);
         if matches!(end, End::Release | End::Again) {
             if self.chance.bool() {
                 self.asker.turn();
             }
-            self.release(&lease).await;
+            self.release(&stream.lease).await;
             let mut events = AFTER_RELEASE;
             if end == End::Again {
-                later = self.acquire_anew(&lease).await;
+                later = self.acquire_anew(&stream.lease).await;
                 events = self.chance.u32(..3);
             }
             for _ in 0..events {
-                lasts = lasts && self.asker.hear(&mut connection, &mut stream, &mut lease).await;
+                lasts = lasts && self.asker.hear(&mut stream).await;
             }
         }
         if lasts {
             // The client has given up before its connection ends.
-            self.asker.record(&stream.about(&lease), stream.last, Err(Missing::Gone));
+            self.asker.leave(&stream);
         }
+        let Stream { connection, lease, .. } = stream;
         if self.chance.bool() {
             connection.reset();
         } else {
@@ -112,58 +109,50 @@ impl Client {
     /// Holds a key that nobody else wants, and goes on with the token over the next instance once the
     /// stream is silent for its TTL. The end of its connection may be seen long after that.
     pub(super) async fn hold_until_silent(&mut self) {
-        let (key, token) = (self.shared.amount.own_key(self.asker.client), self.maybe_token());
-        let wish = Wish { key, token, ttl_ms: 400, wait_ms: 0, slots: None };
-        let question = wish.question(Kind::Hold);
-        let Some((mut connection, told)) = self.open(&question).await else { return };
-        let Some(mut lease) = granted(&wish, &told) else { return };
-        let patience = Duration::from_millis(wish.ttl_ms);
-        let mut stream = Stream { question, last: told.sent, patience };
+        let (token, ttl_ms) = (self.maybe_token(), 400);
+        let claim = self.own_claim(token, ttl_ms);
+        let patience = Duration::from_millis(ttl_ms);
+        let Some(mut stream) = self.open(claim.clone(), patience).await else { return };
         for _ in 0..8 {
-            if !self.asker.hear(&mut connection, &mut stream, &mut lease).await {
+            if !self.asker.hear(&mut stream).await {
                 self.asker.turn();
-                let (token, ttl_ms) = (Some(lease.token), self.chance.u64(1_500..3_000));
-                let Some(lease) = self.acquire(&Wish { token, ttl_ms, ..wish }).await else {
-                    return;
-                };
+                let (token, ttl_ms) = (Some(stream.lease.token), self.chance.u64(1_500..3_000));
+                let again = Question { token, ..claim }.lasting(ttl_ms);
+                let Some(lease) = self.acquire(&again).await else { return };
                 self.rest(500_000).await;
-                connection.reset();
+                stream.connection.reset();
                 self.rest(ttl_ms * 800).await;
                 self.look(&lease).await;
                 return self.work(lease).await;
             }
         }
-        self.asker.record(&stream.about(&lease), stream.last, Err(Missing::Gone));
+        self.asker.leave(&stream);
     }
 
     /// Has its second voice end by force whatever has a key of its own, as a stream is granted it.
     pub(super) async fn force_across_its_stream(&mut self) {
-        let (key, token) = (self.shared.amount.own_key(self.asker.client), self.maybe_token());
-        let wish = Wish { key, token, ttl_ms: 4_000, wait_ms: 0, slots: None };
-        let question = wish.question(Kind::Hold);
-        let force = Question::of(Kind::ForceRelease, key, None);
+        let token = self.maybe_token();
+        let question = Question { kind: Kind::Hold, ..self.own_claim(token, 4_000) };
+        let force = Question::of(Kind::ForceRelease, question.key, None);
         self.twin.turn_to(self.asker.instance);
         let most_us = if self.shared.amount.far { 60_000 } else { 4_000 };
         let after = Duration::from_micros(self.chance.u64(..most_us));
         let ((connection, told), forced) =
             tokio::join!(self.asker.open_stream(&question), self.twin.ask_after(after, &force));
-        let (Some(mut connection), Some(mut lease)) = (connection, granted(&wish, &told)) else {
-            return;
-        };
-        let patience = Duration::from_millis(wish.ttl_ms);
-        let mut stream = Stream { question, last: told.sent, patience };
-        let ended = forced.said.fencing_token == Some(lease.fencing_token);
-        if !ended || self.asker.hear(&mut connection, &mut stream, &mut lease).await {
-            self.asker.record(&stream.about(&lease), stream.last, Err(Missing::Gone));
+        let patience = Duration::from_millis(4_000);
+        let stream = Stream::granted(connection, question, told, patience);
+        let Some(mut stream) = stream else { return };
+        let ended = forced.said.fencing_token == Some(stream.lease.fencing_token);
+        if !ended || self.asker.hear(&mut stream).await {
+            self.asker.leave(&stream);
         }
     }
 
     /// Asks for the key of a lease with its token once more.
     async fn acquire_anew(&mut self, lease: &Lease) -> Option<Lease> {
-        let (key, token) = (lease.key, Some(lease.token.clone()));
         let slots = self.slots.filter(|_| self.chance.bool());
-        let wish = Wish { key, token, ttl_ms: self.ttl_ms(), wait_ms: 0, slots };
-        self.acquire(&wish).await
+        let claim = Question::claim(lease.key, Some(lease.token.clone()), self.ttl_ms());
+        self.acquire(&claim.sharing(slots)).await
     }
 }
 
@@ -208,23 +197,19 @@ impl Asker {
     }
 
     /// Waits for the next event; whether it says that the lease lives.
-    async fn hear(
-        &mut self,
-        connection: &mut Connection,
-        stream: &mut Stream,
-        lease: &mut Lease,
-    ) -> bool {
-        let answer = match timeout(stream.patience, connection.line()).await {
+    async fn hear(&mut self, stream: &mut Stream) -> bool {
+        let answer = match timeout(stream.patience, stream.connection.line()).await {
             Err(_) => Err(Missing::Gone),
             Ok(Err(_)) => Ok((0, Body { code: "cut".to_owned(), ..Body::default() })),
             Ok(Ok(line)) => Ok((200, read(&line))),
         };
-        let about = stream.about(lease);
+        let about = stream.about();
         let sent = std::mem::replace(&mut stream.last, self.recorder.now());
         match answer {
             Ok((200, body)) if body.event == "alive" => {
                 if let Some(ttl_ms) = body.said.ttl_ms {
-                    lease.until = lease.until.max(sent + ttl_ms * MILLISECOND);
+                    let until = sent + ttl_ms * MILLISECOND;
+                    stream.lease.until = stream.lease.until.max(until);
                 }
                 let alive = Question { kind: Kind::Alive, ..about };
                 self.record(&alive, sent, Ok((200, body)));
@@ -238,11 +223,18 @@ impl Asker {
         }
         false
     }
+
+    /// Records that the client gives a stream up.
+    fn leave(&self, stream: &Stream) {
+        self.record(&stream.about(), stream.last, Err(Missing::Gone));
+    }
 }
 
 #[derive(Debug)]
 struct Stream {
+    connection: Connection,
     question: Question,
+    lease: Lease,
     /// When the last event was received.
     last: Nanos,
     /// How long it may be silent before the client goes.
@@ -250,9 +242,24 @@ struct Stream {
 }
 
 impl Stream {
+    fn granted(
+        connection: Option<Connection>,
+        question: Question,
+        told: Told,
+        patience: Duration,
+    ) -> Option<Self> {
+        Some(Self {
+            connection: connection?,
+            lease: told.lease?,
+            question,
+            last: told.sent,
+            patience,
+        })
+    }
+
     /// Its end, as a line of the history; the lease may have a token that the service made.
-    fn about(&self, lease: &Lease) -> Question {
-        let token = Some(lease.token.clone());
+    fn about(&self) -> Question {
+        let token = Some(self.lease.token.clone());
         Question { kind: Kind::HoldEnd, token, ..self.question.clone() }
     }
 }
