@@ -26,6 +26,9 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 const SHORTEST: Duration = Duration::from_secs(5);
 
+/// The longest load that a store has in one round, if its time is for no more.
+const ONE_ROUND: Duration = Duration::from_secs(40);
+
 #[derive(Clone, Debug)]
 pub(crate) struct Campaign {
     pub(crate) lasts: Duration,
@@ -64,24 +67,28 @@ impl Campaign {
     pub(crate) async fn run(&self) -> io::Result<Report> {
         let mut outcome = Report::default();
         let began = Instant::now();
-        let stores = u32::try_from(self.stores.len()).unwrap_or(1);
-        let load = (self.lasts / stores).saturating_sub(OVERHEAD);
-        // Two rounds at least, where there is time: half of the kinds of faults exclude the others.
-        let load = if load > Duration::from_secs(40) { load / 2 - OVERHEAD / 2 } else { load };
-        let load = load.clamp(SHORTEST, LONGEST);
-        for round in 0.. {
-            for (number, &store) in self.stores.iter().enumerate() {
-                let seed = self.seed + round * (u64::from(stores) | 1) + number as u64;
+        let (rounds, load) = self.rounds();
+        for round in 0..rounds {
+            for (number, &store) in (0..).zip(&self.stores) {
+                let seed = self.seed + u64::from(round) * (self.stores.len() as u64 | 1) + number;
                 let trial = Trial::new(store, load, seed, &self.binary, &self.directory);
                 self.one(&trial, &mut outcome).await;
                 let left = self.lasts.saturating_sub(began.elapsed());
                 eprintln!("about {} s of the campaign are left", left.as_secs());
             }
-            if began.elapsed() + (load + OVERHEAD) * stores > self.lasts + load {
-                break;
-            }
         }
         Ok(outcome)
+    }
+
+    /// Returns how often each store has its turn, and for how long it then has a load. Two rounds at least,
+    /// where there is time: half of the kinds of faults exclude the others.
+    fn rounds(&self) -> (u32, Duration) {
+        let time = self.lasts / u32::try_from(self.stores.len()).unwrap_or(1);
+        let longest = (LONGEST + OVERHEAD).as_secs();
+        let least = if time > ONE_ROUND + OVERHEAD { 2 } else { 1 };
+        let rounds = time.as_secs().div_ceil(longest).max(least);
+        let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+        (rounds, (time / rounds).saturating_sub(OVERHEAD).clamp(SHORTEST, LONGEST))
     }
 
     /// Runs one trial and adds what it came to.
@@ -159,4 +166,38 @@ fn variable(name: &str) -> io::Result<Option<u64>> {
     let Ok(text) = std::env::var(name) else { return Ok(None) };
     let wrong = |_| io::Error::other(format!("{name}={text} is no number"));
     text.parse().map(Some).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn campaign(seconds: u64, stores: &[Store]) -> Campaign {
+        Campaign {
+            lasts: Duration::from_secs(seconds),
+            seed: 1,
+            stores: stores.to_vec(),
+            binary: PathBuf::from("/dev/null"),
+            directory: PathBuf::from("/dev/null"),
+            keeps: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_campaign_whose_trials_are_all_refused_ends_after_its_rounds() {
+        let outcome = campaign(60, &[Store::Redis]).run().await.unwrap();
+        assert_eq!(outcome.refused.len(), 2);
+    }
+
+    #[test]
+    fn the_rounds_of_a_campaign_take_its_time() {
+        for (seconds, rounds) in [(400, 1), (600, 2), (5_000, 2), (28_800, 12)] {
+            let (told, load) = campaign(seconds, &Store::ALL).rounds();
+            assert_eq!(
+                (told, (load + OVERHEAD) * 8 * told),
+                (rounds, Duration::from_secs(seconds))
+            );
+        }
+        assert_eq!(campaign(60, &Store::ALL).rounds(), (1, SHORTEST));
+    }
 }
