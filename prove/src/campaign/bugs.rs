@@ -23,15 +23,8 @@ pub(crate) struct Bug {
     pub(crate) store: Store,
     /// The kinds of faults under which it shows; all if there are none.
     pub(crate) kinds: &'static str,
-    /// Files with the right and the wrong lines.
-    places: Vec<(&'static str, String, String)>,
-}
-
-impl Bug {
-    /// Returns no bug: the sound service, on a store.
-    pub(crate) fn none(name: &'static str, store: Store) -> Self {
-        Self { name, store, kinds: "", places: Vec::new() }
-    }
+    /// Files with the right and the wrong lines; none for the sound service.
+    pub(crate) places: Vec<(&'static str, String, String)>,
 }
 
 pub(crate) fn bugs() -> io::Result<Vec<Bug>> {
@@ -60,49 +53,52 @@ pub(crate) fn bugs() -> io::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-/// A copy of the tree that gets one bug after the other.
-#[derive(Debug)]
-pub(crate) struct SeededTree {
-    root: PathBuf,
-    /// The right text of each file that had a bug.
-    right: BTreeMap<&'static str, String>,
+/// Returns a copy of the tree, for one bug after the other.
+pub(crate) fn copied_tree() -> io::Result<PathBuf> {
+    let root = directory().join("seeded");
+    let _ = fs::remove_dir_all(&root); // There is none at first.
+    fs::create_dir_all(&root)?;
+    let mut copying = Command::new("cp");
+    copying.arg("-r");
+    for entry in fs::read_dir(workspace())? {
+        let entry = entry?;
+        if !LEFT_OUT.iter().any(|left_out| entry.file_name() == *left_out) {
+            copying.arg(entry.path());
+        }
+    }
+    if !copying.arg(&root).status()?.success() {
+        return Err(io::Error::other("the tree was not copied"));
+    }
+    Ok(root)
 }
 
-impl SeededTree {
-    pub(crate) fn new() -> io::Result<Self> {
-        let root = directory().join("seeded");
-        let _ = fs::remove_dir_all(&root); // There is none at first.
-        copy(workspace(), &root, &LEFT_OUT)?;
-        Ok(Self { root, right: BTreeMap::new() })
+/// Builds the service with a bug in a copy of the tree, and returns the binary, which stays.
+pub(crate) fn build(tree: &Path, bug: &Bug) -> io::Result<PathBuf> {
+    let mut right_texts = BTreeMap::new();
+    for (file, right, wrong) in &bug.places {
+        let path = tree.join(file);
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, replaced(&text, right, wrong, bug.name)?)?;
+        right_texts.entry(path).or_insert(text);
     }
-
-    /// Builds the service with a bug, and returns the binary, which stays.
-    pub(crate) fn build(&mut self, bug: &Bug) -> io::Result<PathBuf> {
-        for (file, right) in std::mem::take(&mut self.right) {
-            fs::write(self.root.join(file), right)?;
-        }
-        for (file, right, wrong) in &bug.places {
-            let path = self.root.join(file);
-            let text = fs::read_to_string(&path)?;
-            fs::write(&path, replaced(&text, right, wrong, bug.name)?)?;
-            self.right.entry(file).or_insert(text);
-        }
-        let target = directory().join("seeded-target");
-        let mut cargo = Command::new("cargo");
-        cargo.args(["build", "--quiet", "--release", "--bin", "lockkeeper"]);
-        cargo.arg("--target-dir").arg(&target).current_dir(&self.root);
-        // Many builds, each of them for a minute's run.
-        cargo.args(["--config", "profile.release.package.lockkeeper.opt-level=1"]);
-        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_INCREMENTAL", "1");
-        cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Awarnings").stdin(Stdio::null());
-        if !cargo.status()?.success() {
-            return Err(io::Error::other(format!("{} does not compile", bug.name)));
-        }
-        let kept = self.root.join(format!("lockkeeper-{}-{}", bug.name, bug.store.name()));
-        fs::copy(target.join("release/lockkeeper"), &kept)?;
-        Ok(kept)
+    let target = directory().join("seeded-target");
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "--release", "--bin", "lockkeeper"]);
+    cargo.arg("--target-dir").arg(&target).current_dir(tree);
+    // Many builds, each of them for a minute's run.
+    cargo.args(["--config", "profile.release.package.lockkeeper.opt-level=1"]);
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_INCREMENTAL", "1");
+    cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Awarnings").stdin(Stdio::null());
+    if !cargo.status()?.success() {
+        return Err(io::Error::other(format!("{} does not compile", bug.name)));
     }
+    for (path, text) in right_texts {
+        fs::write(path, text)?;
+    }
+    let kept = tree.join(format!("lockkeeper-{}-{}", bug.name, bug.store.name()));
+    fs::copy(target.join("release/lockkeeper"), &kept)?;
+    Ok(kept)
 }
 
 fn replaced(text: &str, right: &str, wrong: &str, name: &str) -> io::Result<String> {
@@ -111,22 +107,6 @@ fn replaced(text: &str, right: &str, wrong: &str, name: &str) -> io::Result<Stri
         return Err(io::Error::other(format!("{name} has its right lines in {places} places")));
     }
     Ok(text.replace(right, wrong))
-}
-
-fn copy(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (name, kind) = (entry.file_name(), entry.file_type()?);
-        if left_out.iter().any(|left_out| name == *left_out) {
-            continue;
-        }
-        match kind.is_dir() {
-            true => copy(&entry.path(), &to.join(name), &[])?,
-            false => drop(fs::copy(entry.path(), to.join(name))?),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -154,18 +134,6 @@ mod tests {
             let unknown: Vec<_> = named.filter(|kind| !known.iter().any(|k| k == kind)).collect();
             assert!(unknown.is_empty(), "{}: {unknown:?}", bug.name);
         }
-    }
-
-    #[test]
-    fn a_directory_left_out_at_the_top_is_copied_from_below() {
-        let directory = tempfile::tempdir().unwrap();
-        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
-        for below in ["docs", "src/docs"] {
-            fs::create_dir_all(from.join(below)).unwrap();
-            fs::write(from.join(below).join("page"), "").unwrap();
-        }
-        copy(&from, &to, &["docs"]).unwrap();
-        assert!(to.join("src/docs/page").exists() && !to.join("docs").exists());
     }
 
     #[test]

@@ -5,12 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use crate::campaign::bugs::{Bug, SeededTree, bugs};
+use crate::campaign::bugs::{Bug, bugs, build, copied_tree};
 use crate::campaign::directory;
 use crate::campaign::show::FIRST;
 use crate::servers::Store;
@@ -22,25 +20,15 @@ const PARTS: [u64; 4] = [5, 10, 25, 60];
 /// The name of the sound service among the bugs, on each store.
 const CONTROL: &str = "control";
 
-/// What became of the hunts for one bug.
+/// What became of one hunt.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hunt {
-    pub(crate) trials: usize,
-    /// After how many seconds of load the first violation was, in each hunt that had one.
-    pub(crate) found_at: Vec<f64>,
-    pub(crate) rules: BTreeMap<String, usize>,
+struct Hunt {
+    /// After how many seconds of load the first violation was, if there was one.
+    found_at: Option<f64>,
+    /// The rule of each violation.
+    rules: Vec<String>,
     /// How many trials did not run to their end.
-    pub(crate) broken_off: usize,
-}
-
-/// The hunts that are to be made, and what came of them so far.
-struct Hunts {
-    bugs: Vec<(Bug, PathBuf)>,
-    trials: usize,
-    seconds: u64,
-    /// The number of the next hunt, over all bugs.
-    next: AtomicUsize,
-    results: Mutex<Vec<Hunt>>,
+    broken_off: usize,
 }
 
 /// Hunts each of these bugs, and the control on each store, so many times, for so many seconds at most,
@@ -52,63 +40,53 @@ pub(crate) fn hunt_all(
     trials: usize,
     jobs: usize,
 ) -> io::Result<bool> {
-    let wanted = |bug: &Bug| names.is_empty() || names.contains(&bug.name);
-    let mut copy = SeededTree::new()?;
+    let control = |store| Bug { name: CONTROL, store, kinds: "", places: Vec::new() };
+    let all = bugs()?.into_iter().chain(Store::ALL.map(control));
+    let tree = copied_tree()?;
     let mut built = Vec::new();
-    for bug in bugs()?.into_iter().chain(controls()).filter(wanted) {
-        let binary = copy.build(&bug)?;
+    for bug in all.filter(|bug| names.is_empty() || names.contains(&bug.name)) {
+        let binary = build(&tree, &bug)?;
         built.push((bug, binary));
     }
-    let results = Mutex::new(vec![Hunt::default(); built.len()]);
-    let hunts = Hunts { bugs: built, trials, seconds, next: AtomicUsize::new(0), results };
     println!("| bug | store | found | broken | median s | most s |\n|---|---|---|---|---|---|");
+    let mut all_found = true;
+    for (bug, binary) in &built {
+        let hunts = in_jobs(trials, jobs, |number, below| {
+            Hunt::once(binary, bug, seconds, number as u64, below)
+        })?;
+        println!("{}", row(bug.name, bug.store, &hunts));
+        let found = hunts.iter().filter(|hunt| hunt.found_at.is_some()).count();
+        all_found &= if bug.name == CONTROL { found == 0 } else { found * 20 >= trials * 19 };
+    }
+    Ok(all_found)
+}
+
+/// Makes so many hunts by their numbers, several at a time, each job below a directory of its own.
+fn in_jobs(
+    trials: usize,
+    jobs: usize,
+    hunt: impl Fn(usize, &Path) -> io::Result<Hunt> + Sync,
+) -> io::Result<Vec<Hunt>> {
     std::thread::scope(|scope| {
-        let hunts = &hunts;
-        let jobs: Vec<_> = (0..jobs).map(|job| scope.spawn(move || hunts.work(job))).collect();
-        jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err(panicked())))
-    })?;
-    Ok(hunts.all_found())
-}
-
-fn panicked() -> io::Error {
-    io::Error::other("a hunt panicked")
-}
-
-/// Returns the sound service on each store.
-fn controls() -> impl Iterator<Item = Bug> {
-    Store::ALL.into_iter().map(|store| Bug::none(CONTROL, store))
-}
-
-impl Hunts {
-    /// Takes one hunt after another until all are made.
-    fn work(&self, job: usize) -> io::Result<()> {
-        let below = directory().join(format!("seeded-hunt-{job}"));
-        loop {
-            let next = self.next.fetch_add(1, Ordering::Relaxed);
-            let (bug, number) = (next / self.trials, next % self.trials);
-            let Some((seeded, binary)) = self.bugs.get(bug) else { return Ok(()) };
-            let found = Hunt::once(binary, seeded, self.seconds, number as u64, &below)?;
-            let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-            results[bug].add(found);
-            if results[bug].trials == self.trials {
-                println!("{}", results[bug].row(seeded.name, seeded.store));
-            }
-        }
-    }
-
-    fn all_found(&self) -> bool {
-        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-        self.bugs.iter().zip(results.iter()).all(|((bug, _), hunt)| match bug.name {
-            CONTROL => hunt.found_at.is_empty(),
-            _ => hunt.found_at.len() * 20 >= hunt.trials * 19,
-        })
-    }
+        let hunt = &hunt;
+        let jobs = (0..jobs).map(|job| {
+            scope.spawn(move || {
+                let below = directory().join(format!("seeded-hunt-{job}"));
+                let numbers = (job..trials).step_by(jobs);
+                numbers.map(|number| hunt(number, &below)).collect::<io::Result<Vec<_>>>()
+            })
+        });
+        let jobs: Vec<_> = jobs.collect();
+        let panicked = |_| Err(io::Error::other("a hunt panicked"));
+        let hunts = jobs.into_iter().map(|job| job.join().unwrap_or_else(panicked));
+        Ok(hunts.collect::<io::Result<Vec<_>>>()?.concat())
+    })
 }
 
 impl Hunt {
     /// Hunts a bug once; the files of its trials are below this directory, and are removed.
     fn once(binary: &Path, bug: &Bug, seconds: u64, number: u64, below: &Path) -> io::Result<Self> {
-        let mut hunt = Self { trials: 1, ..Self::default() };
+        let mut hunt = Self::default();
         let mut before = 0;
         for (part, percent) in (0..).zip(PARTS) {
             let lasts = seconds * percent / 100;
@@ -121,17 +99,16 @@ impl Hunt {
             }
             let said = trial.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
             let log = String::from_utf8_lossy(&said.stderr).into_owned();
-            let first = hunt.first(&log, lasts as f64);
+            hunt.hear(&log, before as f64, lasts as f64);
             if said.status.code() == Some(2) {
                 hunt.broken_off += 1;
                 eprintln!("{} seed {seed} was broken off: {log}", bug.name);
             }
-            if bug.name == CONTROL && first.is_some() {
-                eprintln!("control {} seed {seed}:\n{log}", bug.store.name());
-            }
             let _ = std::fs::remove_dir_all(below); // There is none if the trial did not start.
-            if let Some(at) = first {
-                hunt.found_at.push(before as f64 + at);
+            if hunt.found_at.is_some() {
+                if bug.name == CONTROL {
+                    eprintln!("control {} seed {seed}:\n{log}", bug.store.name());
+                }
                 break;
             }
             before += lasts;
@@ -139,66 +116,56 @@ impl Hunt {
         Ok(hunt)
     }
 
-    /// Counts what a trial said of its violations; returns when the first was, which is at its end
-    /// for what is left then.
-    fn first(&mut self, said: &str, end: f64) -> Option<f64> {
+    /// Notes what a trial said of its violations, after so many seconds of earlier trials; what is left
+    /// over was found at its end.
+    fn hear(&mut self, said: &str, before: f64, lasts: f64) {
         let shown = said.lines().filter_map(|line| line.strip_prefix("--- ")?.split(' ').next());
-        let rules: Vec<_> = shown.collect();
-        for rule in &rules {
-            *self.rules.entry((*rule).to_owned()).or_default() += 1;
-        }
+        self.rules.extend(shown.map(str::to_owned));
         let first = said.lines().find_map(|line| line.strip_prefix(FIRST)?.parse().ok());
-        (!rules.is_empty()).then(|| first.unwrap_or(end))
+        self.found_at = (!self.rules.is_empty()).then(|| before + first.unwrap_or(lasts));
     }
+}
 
-    fn add(&mut self, more: Self) {
-        self.trials += more.trials;
-        self.broken_off += more.broken_off;
-        self.found_at.extend(more.found_at);
-        for (rule, count) in more.rules {
-            *self.rules.entry(rule).or_default() += count;
-        }
+/// Returns a row of the table: the rules that were broken most often come first.
+fn row(name: &str, store: Store, hunts: &[Hunt]) -> String {
+    let mut times: Vec<_> = hunts.iter().filter_map(|hunt| hunt.found_at).collect();
+    times.sort_by(f64::total_cmp);
+    let told = |at: Option<&f64>| at.map_or_else(|| "-".to_owned(), |at| format!("{at:.1}"));
+    let (median, most) = (told(times.get(times.len() / 2)), told(times.last()));
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for rule in hunts.iter().flat_map(|hunt| &hunt.rules) {
+        *counts.entry(rule).or_default() += 1;
     }
-
-    /// Returns a row of the table: the rules that were broken most often come first.
-    fn row(&self, name: &str, store: Store) -> String {
-        let mut times = self.found_at.clone();
-        times.sort_by(f64::total_cmp);
-        let told = |at: Option<&f64>| at.map_or_else(|| "-".to_owned(), |at| format!("{at:.1}"));
-        let (median, most) = (told(times.get(times.len() / 2)), told(times.last()));
-        let mut rules: Vec<_> = self.rules.iter().collect();
-        rules.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-        let rules: Vec<_> = rules.into_iter().map(|(rule, _)| rule.as_str()).collect();
-        let found = format!("{} of {}", times.len(), self.trials);
-        let rules = rules.join(" ");
-        let mut row =
-            format!("| {name} | {} | {found} | {rules} | {median} | {most} |", store.name());
-        if self.broken_off > 0 {
-            row += &format!(" {} trials were broken off", self.broken_off);
-        }
-        row
+    let mut rules: Vec<_> = counts.keys().copied().collect();
+    rules.sort_by_key(|rule| std::cmp::Reverse(counts[rule]));
+    let (found, rules) = (format!("{} of {}", times.len(), hunts.len()), rules.join(" "));
+    let mut row = format!("| {name} | {} | {found} | {rules} | {median} | {most} |", store.name());
+    let broken_off: usize = hunts.iter().map(|hunt| hunt.broken_off).sum();
+    if broken_off > 0 {
+        row += &format!(" {broken_off} trials were broken off");
     }
+    row
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Hunt;
+    use super::{Hunt, row};
     use crate::servers::Store;
 
     #[test]
     fn the_first_violation_of_each_hunt_counts() {
         let hunt = |said: &str| {
-            let mut hunt = Hunt { trials: 1, ..Hunt::default() };
-            let first = hunt.first(said, 6.0);
-            hunt.found_at.extend(first);
+            let mut hunt = Hunt::default();
+            hunt.hear(said, 0.0, 6.0);
             hunt
         };
-        let mut all = hunt("first violation at 1.25\n--- I1 exclusion of key 3 at 2.5\n  x\n");
-        all.add(hunt("nothing\n"));
-        all.add(hunt("--- left of key 0 at 0.0\n--- I1 exclusion of key 4 at 1.25\n"));
-        all.add(Hunt { trials: 1, broken_off: 1, ..Hunt::default() });
-        let row = all.row("Bug", Store::Redis);
+        let hunts = [
+            hunt("first violation at 1.25\n--- I1 exclusion of key 3 at 2.5\n  x\n"),
+            hunt("nothing\n"),
+            hunt("--- left of key 0 at 0.0\n--- I1 exclusion of key 4 at 1.25\n"),
+            Hunt { broken_off: 1, ..Hunt::default() },
+        ];
         let told = "| Bug | redis | 2 of 4 | I1 left | 6.0 | 6.0 | 1 trials were broken off";
-        assert_eq!(row, told);
+        assert_eq!(row("Bug", Store::Redis, &hunts), told);
     }
 }
