@@ -90,9 +90,7 @@ impl Connection {
         question: &str,
         token: Option<&str>,
     ) -> io::Result<(u16, Vec<u8>)> {
-        let token = token.map_or_else(String::new, |token| format!("lock-token: {token}\r\n"));
-        let text = format!("{question} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}{token}\r\n");
-        let (head, body) = self.ask(text.as_bytes()).await?;
+        let (head, body) = self.ask(request(question, AUTHORIZED, token).as_bytes()).await?;
         Ok((head.status, body))
     }
 
@@ -113,7 +111,13 @@ impl Connection {
     }
 }
 
-/// Returns the head and how long it is, once it is whole.
+/// Returns a question with a line of authorization, and with a token if there is one.
+pub(crate) fn request(question: &str, authorization: &str, token: Option<&str>) -> String {
+    let token = token.map_or_else(String::new, |token| format!("lock-token: {token}\r\n"));
+    format!("{question} HTTP/1.1\r\nhost: localhost\r\n{authorization}{token}\r\n")
+}
+
+/// Returns the head of an answer and how long it is, once it is whole.
 fn parsed(received: &[u8]) -> io::Result<Option<(Head, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut answer = httparse::Response::new(&mut headers);

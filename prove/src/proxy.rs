@@ -48,7 +48,7 @@ struct Shared {
 /// A proxy with a port of its own. It ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    port: u16,
+    pub(crate) port: u16,
     shared: Arc<Shared>,
     _running: JoinSet<()>,
 }
@@ -63,10 +63,6 @@ impl Proxy {
         let mut running = JoinSet::new();
         running.spawn(serve(listener, server, shared.clone()));
         Ok(Self { port, shared, _running: running })
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

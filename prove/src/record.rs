@@ -24,7 +24,6 @@ pub(crate) struct Recorder {
     lines: mpsc::Sender<Option<Line>>,
     next_token: AtomicU64,
     made_tokens: Mutex<HashMap<Box<str>, Token>>,
-    operations: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -43,7 +42,6 @@ impl Recorder {
             lines,
             next_token: AtomicU64::new(1),
             made_tokens: Mutex::default(),
-            operations: AtomicU64::new(0),
         });
         let thread = std::thread::Builder::new()
             .name("recorder".to_owned())
@@ -56,15 +54,8 @@ impl Recorder {
     }
 
     pub(crate) fn write(&self, line: Line) {
-        if matches!(line, Line::Operation(_)) {
-            self.operations.fetch_add(1, Ordering::Relaxed);
-        }
         // The thread ends before its time only if the disk fails, which `finish` reports.
         let _ = self.lines.send(Some(line));
-    }
-
-    pub(crate) fn operations(&self) -> u64 {
-        self.operations.load(Ordering::Relaxed)
     }
 
     /// Returns a new token for a client to choose.

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::drive::{Amount, Load};
-use crate::history::{Line, Run};
+use crate::history::{Line, Nanos, Run};
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::Kind;
 use crate::record::{Recorder, Recording};
-use crate::servers::{LONGEST_LEASE, Site, Store};
+use crate::servers::{DEADLINE, LONGEST_LEASE, Site, Store};
 
 /// How long nothing is made to fail, at first and after so many rounds of faults, and the part of a short
 /// trial that this is at most: what has to be prompt is judged where nothing has failed for seconds.
@@ -25,8 +25,6 @@ const SHARERS: u32 = 36;
 
 /// The longest lease on Redlock where leases are to outlast the run.
 const LASTING: &str = "31s";
-
-const PROGRESS: Duration = Duration::from_secs(10);
 
 /// One store, for so long, from a seed.
 #[derive(Clone, Debug)]
@@ -62,11 +60,10 @@ impl Trial {
     pub(crate) async fn run(&self) -> io::Result<Vec<Line>> {
         let (mut site, recorder, recording) = self.begin(LONGEST_LEASE).await?;
         let routes = site.routes();
-        let amount = self.amount(site.shares().await?);
+        let amount = self.amount();
         let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &self.kinds);
         let load = Load::start(amount, &routes, &recorder, self.seed);
         let end = Instant::now() + self.lasts;
-        let mut told = Instant::now();
         for round in 0.. {
             if round % ROUNDS == 0 {
                 let left = end.saturating_duration_since(Instant::now());
@@ -76,12 +73,6 @@ impl Trial {
                 break;
             }
             nemesis.round(end).await?;
-            if told.elapsed() > PROGRESS {
-                told = Instant::now();
-                let left = end.saturating_duration_since(told).as_secs();
-                let operations = recorder.operations();
-                eprintln!("{}: {operations} operations, {left} s left", self.store.name());
-            }
         }
         load.stop().await;
         nemesis.leftovers(amount.all_keys()).await?;
@@ -100,7 +91,13 @@ impl Trial {
         std::fs::create_dir_all(&logs)?;
         let site = Site::start(self.store, &self.binary, &logs, longest_lease).await?;
         let (recorder, recording) = Recorder::start(&self.history())?;
-        recorder.write(Line::Run(self.about()));
+        recorder.write(Line::Run(Run {
+            store: self.store.name().to_owned(),
+            seed: self.seed,
+            instances: u16::try_from(self.store.instances()).unwrap_or(u16::MAX),
+            deadline: DEADLINE.as_nanos() as Nanos,
+            drift_ppm: self.store.drift_ppm(),
+        }));
         Ok((site, recorder, recording))
     }
 
@@ -115,16 +112,6 @@ impl Trial {
         recording.finish()
     }
 
-    fn about(&self) -> Run {
-        Run {
-            store: self.store.name().to_owned(),
-            seed: self.seed,
-            instances: u16::try_from(self.store.instances()).unwrap_or(u16::MAX),
-            deadline: self.store.deadline(),
-            drift_ppm: self.store.drift_ppm(),
-        }
-    }
-
     /// Returns where the logs and the data of what is under test are.
     pub(crate) fn logs(&self) -> PathBuf {
         self.directory.join(self.store.name())
@@ -134,10 +121,10 @@ impl Trial {
         self.directory.join(format!("{}.jsonl", self.store.name()))
     }
 
-    fn amount(&self, shares: bool) -> Amount {
-        let mut chance = fastrand::Rng::with_seed(self.seed);
-        let sharers = if shares { SHARERS } else { 0 };
+    fn amount(&self) -> Amount {
+        let keys = fastrand::Rng::with_seed(self.seed).u32(32..65);
+        let sharers = if self.store.shares() { SHARERS } else { 0 };
         let far = self.store == Store::RedisFar;
-        Amount { clients: 96, keys: chance.u32(32..65), sharers, lasting: false, far }
+        Amount { clients: 96, keys, sharers, lasting: false, far }
     }
 }

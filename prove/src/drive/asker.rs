@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
 use crate::history::{Asked, Kind, Line, NO_TOKEN, Nanos, Operation, Outcome, SHARED, Said, Token};
-use crate::http::{AUTHORIZED, Connection, Head};
+use crate::http::{AUTHORIZED, Connection, Head, request};
 use crate::record::{Recorder, chosen_text};
 use crate::servers::Routes;
 
@@ -189,7 +189,7 @@ impl Asker {
                 }
                 Ok(Err(_)) => Err(Missing::Broken),
                 Ok(Ok((head, body))) => {
-                    self.keep(connection, head);
+                    self.connection = Some(connection).filter(|_| !head.closes);
                     Ok((head.status, read(&body)))
                 }
             },
@@ -264,13 +264,6 @@ impl Asker {
         Told { outcome, status, sent, said, lease }
     }
 
-    /// Keeps a connection for the next question, if the service keeps it.
-    fn keep(&mut self, connection: Connection, head: Head) {
-        if !head.closes {
-            self.connection = Some(connection);
-        }
-    }
-
     async fn connect(&mut self) -> io::Result<Connection> {
         if let Some(connection) = self.connection.take() {
             return Ok(connection);
@@ -341,25 +334,15 @@ pub(super) fn written(question: &Question) -> String {
         _ => format!("slots={slots}"),
     }));
     options.extend(asked.fencing_token.map(|number| format!("fencing_token={number}")));
-    let mut text = format!("{method} {path}");
-    for (number, option) in options.iter().enumerate() {
-        text.push(if number == 0 { '?' } else { '&' });
-        text.push_str(option);
-    }
-    text.push_str(" HTTP/1.1\r\nhost: localhost\r\n");
+    let query = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
     // A key is wrong or absent, by the number of the lock.
-    match (asked.unauthorized, key % 2) {
-        (false, _) => text.push_str(AUTHORIZED),
-        (true, 0) => text.push_str("authorization: Bearer key-of-nobody\r\n"),
-        (true, _) => (),
-    }
-    if let Some(token) = token {
-        text.push_str("lock-token: ");
-        text.push_str(&token.text);
-        text.push_str("\r\n");
-    }
-    text.push_str("\r\n");
-    text
+    let authorization = match (asked.unauthorized, key % 2) {
+        (false, _) => AUTHORIZED,
+        (true, 0) => "authorization: Bearer key-of-nobody\r\n",
+        (true, _) => "",
+    };
+    let token = token.as_ref().map(|token| token.text.as_str());
+    request(&format!("{method} {path}{query}"), authorization, token)
 }
 
 #[cfg(test)]

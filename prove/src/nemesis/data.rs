@@ -24,49 +24,37 @@ const STEP: i64 = SECOND * 7 / 5;
 const LOG_LOST: u64 = 8_192;
 
 impl Nemesis<'_> {
-    pub(super) async fn strike_servers(&mut self, kind: Kind, target: Target) -> io::Result<()> {
-        match (kind, target) {
-            (Kind::SentinelKill, Target::Sentinel(number)) => {
-                self.site.sentinels[number].process.kill()
-            }
-            (Kind::ServerLogTruncated, Target::Server(number)) => {
-                let lost = self.chance.u64(1..LOG_LOST);
-                self.site.servers[number].process.kill();
-                self.site.servers[number].truncate_log(lost)?;
-            }
-            (_, Target::Server(number)) => self.strike_server(kind, number).await,
-            (Kind::ServersKill, _) => {
-                self.site.servers.iter_mut().for_each(|server| server.process.kill())
-            }
-            (Kind::ServerRoll, _) => {
+    /// Strikes all servers, or one of several by chance.
+    pub(super) async fn strike_servers(&mut self, kind: Kind) -> io::Result<()> {
+        match kind {
+            Kind::Failover => self.site.fail_over(self.chance.usize(..3)),
+            Kind::SlotsMoved => self.site.move_slot(self.chance.u32(..32)).await?,
+            Kind::ServerRoll => {
                 for server in &mut self.site.servers {
                     server.process.end().await;
                     server.restart().await?;
                 }
             }
-            (Kind::Failover, _) => self.site.fail_over(self.chance.usize(..3)),
-            (Kind::SlotsMoved, _) => {
-                let key = self.chance.u32(..32);
-                self.site.move_slot(key).await?;
-            }
-            _ => (),
+            _ => self.site.servers.iter_mut().for_each(|server| server.process.kill()),
         }
         Ok(())
     }
 
-    async fn strike_server(&mut self, kind: Kind, number: usize) {
+    pub(super) async fn strike_server(&mut self, kind: Kind, number: usize) -> io::Result<()> {
         let server = &mut self.site.servers[number];
         match kind {
             Kind::ServerStop => server.process.signal(Signal::STOP),
             Kind::ServerTerm => server.process.end().await,
             Kind::ServerDiskSlow => server.shim.set(Word::SlowSync, self.chance.i64(10..400)),
             Kind::ServerDiskFull => server.shim.set(Word::Full, ENOSPC),
-            Kind::ServerDiskFails => {
-                server.shim.set(Word::Syncs, 1);
-                server.shim.set(Word::SyncErrno, EIO);
+            Kind::ServerDiskFails => server.shim.fail_syncs(1, EIO),
+            Kind::ServerLogTruncated => {
+                server.process.kill();
+                server.truncate_log(self.chance.u64(1..LOG_LOST))?;
             }
             _ => server.process.kill(),
         }
+        Ok(())
     }
 
     pub(super) async fn heal_servers(&mut self, kind: Kind, target: Target) -> io::Result<()> {

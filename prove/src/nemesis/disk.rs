@@ -23,9 +23,8 @@ impl Nemesis<'_> {
             Kind::DiskSlow => shim.set(Word::SlowSync, self.chance.i64(10..1_500)),
             Kind::DiskFull => shim.set(Word::Full, ENOSPC),
             _ => {
-                let error = if self.chance.bool() { EIO } else { ENOSPC };
-                shim.set(Word::Syncs, if kind == Kind::DiskFails { -1 } else { 1 });
-                shim.set(Word::SyncErrno, error);
+                let times = if kind == Kind::DiskFails { -1 } else { 1 };
+                shim.fail_syncs(times, if self.chance.bool() { EIO } else { ENOSPC });
             }
         }
     }
@@ -122,7 +121,7 @@ impl Nemesis<'_> {
     }
 
     fn aside(&self) -> PathBuf {
-        self.site.directory().join("aside")
+        self.site.directory.join("aside")
     }
 }
 

@@ -1,7 +1,7 @@
 //! The kinds of faults: their names in a history, the stores on which they are struck, and what they
 //! strike.
 
-use crate::servers::Store;
+use crate::servers::{Site, Store};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -146,28 +146,20 @@ pub(crate) enum Target {
     Sentinel(usize),
 }
 
-/// How many of each there are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Counts {
-    pub(crate) instances: usize,
-    pub(crate) servers: usize,
-    pub(crate) links: usize,
-}
-
 /// A target by chance.
-type Aim = fn(&mut fastrand::Rng, Counts) -> Target;
+type Aim = fn(&mut fastrand::Rng, &Site) -> Target;
 
-const INSTANCE: Aim = |chance, counts| Target::Instance(chance.usize(..counts.instances));
+const INSTANCE: Aim = |chance, site| Target::Instance(chance.usize(..site.instances.len()));
 const INSTANCES: Aim = |_, _| Target::Instances;
-const FRONT: Aim = |chance, counts| Target::Client(chance.usize(..counts.instances));
-const LINK: Aim = |chance, counts| Target::Link(chance.usize(..counts.links));
-const SOCKET: Aim = |chance, counts| Target::Socket(chance.usize(..counts.instances));
+const FRONT: Aim = |chance, site| Target::Client(chance.usize(..site.instances.len()));
+const LINK: Aim = |chance, site| Target::Link(chance.usize(..site.links.len()));
+const SOCKET: Aim = |chance, site| Target::Socket(chance.usize(..site.instances.len()));
 const DISK: Aim = |_, _| Target::Disk;
 const FILE: Aim = |_, _| Target::File;
-const SERVER: Aim = |chance, counts| Target::Server(chance.usize(..counts.servers));
+const SERVER: Aim = |chance, site| Target::Server(chance.usize(..site.servers.len()));
 const SERVERS: Aim = |_, _| Target::Servers;
-const DATA: Aim = |chance, counts| Target::Data(chance.usize(..counts.servers));
-const SENTINEL: Aim = |chance, _| Target::Sentinel(chance.usize(..3));
+const DATA: Aim = |chance, site| Target::Data(chance.usize(..site.servers.len()));
+const SENTINEL: Aim = |chance, site| Target::Sentinel(chance.usize(..site.sentinels.len()));
 
 /// Whether a store has faults of a row.
 type On = fn(Store) -> bool;
@@ -257,9 +249,9 @@ impl Kind {
     }
 
     /// Returns what it strikes, by chance.
-    pub(crate) fn target(self, chance: &mut fastrand::Rng, counts: Counts) -> Target {
+    pub(crate) fn target(self, chance: &mut fastrand::Rng, site: &Site) -> Target {
         let row = KINDS.iter().find(|row| row.2.contains(&self));
-        row.map_or(Target::Instances, |row| row.1(chance, counts))
+        row.map_or(Target::Instances, |row| row.1(chance, site))
     }
 }
 

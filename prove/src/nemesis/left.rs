@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::history::{Left, Line};
 use crate::http::Connection;
 use crate::nemesis::Nemesis;
-use crate::servers::Site;
+use crate::servers::{Site, serves};
 
 /// The longest place in line of a claim that is away, which is longer than any TTL with its linger; the
 /// longest step of a clock; and a moment.
@@ -64,34 +64,27 @@ impl Nemesis<'_> {
         self.note_left("waiters", waiters, 0);
         let mut refused = 0;
         for key in 0..keys {
-            let free = acquire_and_release(self.site.instances[0].address(), key).await;
-            refused += u64::from(!free.unwrap_or(false));
+            refused += u64::from(!is_free(self.site.instances[0].address(), key).await);
         }
         self.note_left("keys that cannot be acquired", refused, 0);
         if !self.site.servers.is_empty() {
-            let names = self.names();
-            let count = |end: &dyn Fn(&(String, i64)) -> bool| {
-                names.iter().filter(|name| end(name)).count() as u64
-            };
-            let guards = |name: &str| name.starts_with("lk//guard:");
-            let endless = |(name, ttl): &(String, i64)| *ttl == ENDLESS && !guards(name);
-            for (name, _) in names.iter().filter(|name| endless(name)) {
-                eprintln!("without an end: {name}");
+            let (mut endless, mut lasting, mut locks) = (0, 0, 0);
+            for (name, left_ms) in self.names() {
+                if left_ms == ENDLESS && !name.starts_with("lk//guard:") {
+                    eprintln!("without an end: {name}");
+                    endless += 1;
+                }
+                // Of an instance that died the line remembers those who waited there, for two minutes.
+                let line = ["/line//", "/crew//", "/who//"].iter().any(|part| name.contains(part));
+                lasting += u64::from(line && left_ms > LINE_MS);
+                locks += u64::from(name.starts_with("lock:"));
             }
-            let endless = count(&endless);
-            // Of an instance that died the line remembers those who waited there, for two minutes.
-            let lines = |name: &str| {
-                ["/line//", "/crew//", "/who//"].iter().any(|part| name.contains(part))
-            };
-            let lasting = count(&|(name, ttl)| lines(name) && *ttl > LINE_MS);
-            let locks = count(&|(name, _)| name.starts_with("lock:"));
             self.note_left("redis keys without an end", endless, 0);
             self.note_left("redis lines that last", lasting, 0);
             self.note_left("redis locks", locks, 0);
         }
         let now = baseline(self.site);
-        let before = self.baseline.clone();
-        for (now, before) in now.iter().zip(before) {
+        for (now, before) in now.iter().zip(&self.baseline) {
             self.note_left("descriptors", now.descriptors, before.descriptors + DESCRIPTORS);
             self.note_left("memory", now.memory_kib, before.memory_kib + MEMORY_KIB);
         }
@@ -134,17 +127,12 @@ impl Nemesis<'_> {
 }
 
 /// Whether a key is granted at once and given back, by which the store also forgets who waited for it.
-async fn acquire_and_release(address: SocketAddr, key: u32) -> io::Result<bool> {
-    let token = format!("token-of-the-last-one-{key}");
-    let mut connection = Connection::open(address).await?;
+async fn is_free(address: SocketAddr, key: u32) -> bool {
+    let (key, token) = (format!("k{key}"), format!("token-of-the-last-one-{key}"));
     for _ in 0..TRIES {
-        let mut statuses = Vec::new();
-        for question in [format!("POST /locks/k{key}?ttl=1s"), format!("DELETE /locks/k{key}")] {
-            statuses.push(connection.call(&question, Some(&token)).await?.0);
-        }
-        if matches!(statuses[..], [200 | 201, 204]) {
-            return Ok(true);
+        if let Ok(true) = serves(address, &key, &token).await {
+            return true;
         }
     }
-    Ok(false)
+    false
 }

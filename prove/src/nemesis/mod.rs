@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::history::{Fault, Line, Nanos};
-use crate::nemesis::kinds::{Counts, Kind, Net, Target};
+use crate::nemesis::kinds::{Kind, Net, Target};
 use crate::nemesis::left::Baseline;
 use crate::record::Recorder;
-use crate::servers::{Site, Store};
+use crate::servers::Site;
 
 /// Makes things fail, and mends them.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl<'a> Nemesis<'a> {
             let lasts = self.lasts(kind);
             let after = self.strike(kind, target).await?;
             faults.push(Struck { kind, target, from, until: Instant::now() + lasts, after });
-            sleep_until(Instant::now() + Duration::from_millis(self.chance.u64(..200))).await;
+            sleep(Duration::from_millis(self.chance.u64(..200))).await;
         }
         faults.sort_by_key(|fault| fault.until);
         let mut healed = Vec::new();
@@ -92,9 +92,10 @@ impl<'a> Nemesis<'a> {
             healed.push((fault, self.recorder.now()));
         }
         self.revive().await?;
-        let gap = Duration::from_millis(self.chance.u64(300..1_500));
-        sleep_until(Instant::now() + gap).await;
-        let replaced = self.settle(master).await?;
+        sleep(Duration::from_millis(self.chance.u64(300..1_500))).await;
+        // In this shape the next fault means what it says.
+        self.site.until_whole().await?;
+        let replaced = self.site.master() != master;
         for (fault, until) in healed {
             self.note(fault, if replaced { self.recorder.now() } else { until }, replaced);
         }
@@ -114,18 +115,13 @@ impl<'a> Nemesis<'a> {
 
     /// Returns a kind that is due, and a target that is not struck yet.
     fn choose(&mut self, faults: &[Struck]) -> Option<(Kind, Target)> {
-        let counts = Counts {
-            instances: self.site.instances.len(),
-            servers: self.site.servers.len(),
-            links: self.site.links.len(),
-        };
         for _ in 0..8 {
             if self.due.is_empty() {
                 self.due.clone_from(&self.allowed);
                 self.chance.shuffle(&mut self.due);
             }
             let kind = self.due.pop()?;
-            let target = kind.target(&mut self.chance, counts);
+            let target = kind.target(&mut self.chance, self.site);
             if faults.iter().any(|fault| fault.target.clashes(target)) {
                 self.due.insert(0, kind);
                 continue;
@@ -158,22 +154,5 @@ impl<'a> Nemesis<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Waits until the store is in a shape in which the next fault means what it says; whether a master
-    /// was replaced meanwhile.
-    async fn settle(&mut self, master: Option<String>) -> io::Result<bool> {
-        match self.site.store {
-            Store::Sentinel => {
-                self.site.until_replicated().await?;
-                Ok(self.site.master() != master)
-            }
-            Store::Cluster => self.site.until_whole().await.map(|()| false),
-            Store::ClusterReplicas => {
-                self.site.until_whole().await?;
-                Ok(self.site.master() != master)
-            }
-            _ => Ok(false),
-        }
     }
 }

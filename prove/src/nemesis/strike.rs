@@ -35,16 +35,20 @@ impl Nemesis<'_> {
         match target {
             Target::Instance(number) => self.strike_instance(kind, number).await?,
             Target::Instances if kind == Kind::ListChange => self.site.use_nodes(4).await?,
-            Target::Instances => self.roll_instances().await?,
+            Target::Instances => {
+                for instance in &mut self.site.instances {
+                    instance.roll(Log::File).await?;
+                }
+            }
             Target::Client(number) | Target::Link(number) => {
                 self.strike_network(kind, number).await
             }
             Target::Socket(number) => self.strike_socket(kind, number),
             Target::Disk => self.strike_disk(kind),
             Target::File => self.strike_file(kind).await?,
-            Target::Server(_) | Target::Servers | Target::Sentinel(_) => {
-                self.strike_servers(kind, target).await?;
-            }
+            Target::Server(number) => self.strike_server(kind, number).await?,
+            Target::Servers => self.strike_servers(kind).await?,
+            Target::Sentinel(number) => self.site.sentinels[number].process.kill(),
             Target::Data(number) => return Ok(self.strike_data(kind, number)),
         }
         Ok(Duration::ZERO)
@@ -104,13 +108,6 @@ impl Nemesis<'_> {
         instance.roll(Log::File).await
     }
 
-    async fn roll_instances(&mut self) -> io::Result<()> {
-        for instance in &mut self.site.instances {
-            instance.roll(Log::File).await?;
-        }
-        Ok(())
-    }
-
     async fn strike_network(&mut self, kind: Kind, number: usize) {
         let delay = Duration::from_millis([1, 10, 40][self.chance.usize(..3)]);
         let times = self.chance.u32(1..20);
@@ -135,7 +132,7 @@ impl Nemesis<'_> {
 
     /// Makes the clock of an instance step, or its connections to a server fail.
     fn strike_socket(&mut self, kind: Kind, number: usize) {
-        let servers: Vec<u16> = self.site.links.iter().map(|link| link.proxy.port()).collect();
+        let servers: Vec<u16> = self.site.links.iter().map(|link| link.proxy.port).collect();
         let shim = &self.site.instances[number].shim;
         if kind == Kind::InstanceTime {
             let seconds = self.chance.i64(-3_600..3_600);

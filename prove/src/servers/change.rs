@@ -36,22 +36,24 @@ impl Site {
         };
     }
 
-    /// Waits until there is one master, and the other server is its replica and in step.
-    pub(crate) async fn until_replicated(&self) -> io::Result<()> {
-        self.until("the sentinels' servers do not come back", |site| {
-            let roles: Vec<_> = site.servers.iter().map(|one| one.info("replication")).collect();
-            let count = |text: &str| roles.iter().filter(|told| told.contains(text)).count();
-            let named: Vec<_> = site.sentinels.iter().map(named_master).collect();
-            count("role:master\r") == 1
-                && count("master_link_status:up\r") == 1
-                && named.iter().all(|master| *master == named[0])
-        })
-        .await
+    /// Waits until there is one master with the other server as its replica in step, or until all nodes of
+    /// the Cluster see it whole.
+    pub(crate) async fn until_whole(&self) -> io::Result<()> {
+        let whole = match self.store {
+            Store::Sentinel => Self::is_replicated,
+            Store::Cluster | Store::ClusterReplicas => Self::is_whole,
+            _ => return Ok(()),
+        };
+        self.until("the servers do not come back", whole).await
     }
 
-    /// Waits until all nodes of the Cluster see it whole.
-    pub(crate) async fn until_whole(&self) -> io::Result<()> {
-        self.until("the Cluster does not come back", Self::is_whole).await
+    fn is_replicated(&self) -> bool {
+        let roles: Vec<_> = self.servers.iter().map(|one| one.info("replication")).collect();
+        let count = |text: &str| roles.iter().filter(|told| told.contains(text)).count();
+        let named: Vec<_> = self.sentinels.iter().map(named_master).collect();
+        count("role:master\r") == 1
+            && count("master_link_status:up\r") == 1
+            && named.iter().all(|master| *master == named[0])
     }
 
     pub(crate) async fn move_slot(&self, key: u32) -> io::Result<()> {
@@ -82,7 +84,7 @@ impl Site {
             if keys.is_empty() {
                 break;
             }
-            let port = to.port().to_string();
+            let port = to.port.to_string();
             let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "1000", "REPLACE", "KEYS"];
             words.extend(keys.iter().map(String::as_str));
             from.run::<Value>(&words)?;

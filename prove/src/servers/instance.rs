@@ -35,7 +35,7 @@ pub(crate) struct Instance {
     /// The end of a pipe that nobody reads.
     unread: Option<PipeReader>,
     binary: PathBuf,
-    port: u16,
+    pub(crate) port: u16,
     /// The URL of its store, from its next start on.
     pub(crate) store: String,
     settings: PathBuf,
@@ -66,10 +66,6 @@ impl Instance {
         };
         instance.restart().await?;
         Ok(instance)
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -15,9 +15,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::history::Nanos;
 use crate::http::Connection;
 use crate::proxy::Proxy;
 use crate::servers::instance::Instance;
@@ -33,6 +32,9 @@ pub(crate) const LONGEST_LEASE: &str = "3s";
 
 /// How long a message takes to a Redis that is far away: a client may go long before it can be answered.
 const FAR: Duration = Duration::from_millis(20);
+
+/// The longest that a request to a store may take, as in the settings.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 
 /// The settings of all instances: they know the API key of the clients, and no other.
 const SETTINGS: &str = r#"
@@ -111,9 +113,9 @@ impl Store {
         matches!(self, Self::Sentinel | Self::ClusterReplicas)
     }
 
-    /// Returns the longest that a request to the store may take.
-    pub(crate) fn deadline(self) -> Nanos {
-        1_000_000_000
+    /// Returns whether leases can share a key.
+    pub(crate) fn shares(self) -> bool {
+        self != Self::Redlock
     }
 
     /// Returns what is taken off a lease for clocks of different speed.
@@ -143,7 +145,7 @@ pub(crate) struct Site {
     /// The network between instances and servers.
     pub(crate) links: Vec<Link>,
     library: PathBuf,
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// The longest lease on Redlock.
     longest_lease: &'static str,
 }
@@ -190,10 +192,6 @@ impl Site {
         }
     }
 
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     pub(crate) fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
@@ -201,10 +199,14 @@ impl Site {
     /// Waits until each instance grants and releases.
     pub(crate) async fn until_it_serves(&mut self) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
-        for number in 0..self.instances.len() {
-            while !serves(self.instances[number].address()).await {
-                if !self.instances[number].process.runs() {
-                    self.instances[number].restart().await?;
+        for (number, instance) in self.instances.iter_mut().enumerate() {
+            loop {
+                let asked = serves(instance.address(), "is-it-served", "token-of-the-site-itself");
+                if let Ok(Ok(true)) = timeout(Duration::from_secs(2), asked).await {
+                    break;
+                }
+                if !instance.process.runs() {
+                    instance.restart().await?;
                 }
                 if Instant::now() > end {
                     return Err(io::Error::other(format!("instance {number} does not grant")));
@@ -213,16 +215,6 @@ impl Site {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether leases can share a key on every instance.
-    pub(crate) async fn shares(&self) -> io::Result<bool> {
-        let mut all = true;
-        for instance in &self.instances {
-            let asked = shares(instance.address());
-            all &= tokio::time::timeout(Duration::from_secs(2), asked).await??;
-        }
-        Ok(all)
     }
 
     async fn start_instances(&mut self, binary: &Path) -> io::Result<()> {
@@ -235,32 +227,18 @@ impl Site {
             let shim = Shim::new(&self.library, named("shim"))?;
             let log = named("log");
             let instance = Instance::start(binary, settings.clone(), log, store, shim).await?;
-            self.fronts.push(Proxy::start(free_port(), instance.port(), Duration::ZERO).await?);
+            self.fronts.push(Proxy::start(free_port(), instance.port, Duration::ZERO).await?);
             self.instances.push(instance);
         }
         Ok(())
     }
 }
 
-/// Whether an instance grants a lease and takes it back, within a second each.
-async fn serves(address: SocketAddr) -> bool {
-    let token = format!("token-of-the-site-{}", fastrand::u64(..));
-    let asked = async {
-        let mut connection = Connection::open(address).await?;
-        let granted = connection.call("POST /locks/is-it-served?ttl=300ms", Some(&token)).await?;
-        let released = connection.call("DELETE /locks/is-it-served", Some(&token)).await?;
-        io::Result::Ok((granted.0, released.0))
-    };
-    matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok((201, 204))))
-}
-
-/// Whether leases can share a key, as a claim for one of two slots is answered.
-async fn shares(address: SocketAddr) -> io::Result<bool> {
-    let token = Some("token-of-the-site-shared");
+/// Whether an instance grants a lease of a key and takes it back.
+pub(crate) async fn serves(address: SocketAddr, key: &str, token: &str) -> io::Result<bool> {
     let mut connection = Connection::open(address).await?;
-    match connection.call("POST /locks/is-it-shared?ttl=300ms&slots=2", token).await?.0 {
-        201 => connection.call("DELETE /locks/is-it-shared", token).await.map(|_| true),
-        400 => Ok(false),
-        status => Err(io::Error::other(format!("a claim that shares is answered {status}"))),
-    }
+    let acquire = format!("POST /locks/{key}?ttl=1s");
+    let (granted, _) = connection.call(&acquire, Some(token)).await?;
+    let (released, _) = connection.call(&format!("DELETE /locks/{key}"), Some(token)).await?;
+    Ok(matches!((granted, released), (200 | 201, 204)))
 }

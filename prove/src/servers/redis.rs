@@ -7,19 +7,16 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 
-use crate::servers::process::{Process, command, free_port};
+use crate::servers::process::{Process, command};
 use crate::servers::shim::Shim;
 
 /// How long a command may take. Faults are struck one after another, so none may hang.
 const COMMAND: Duration = Duration::from_millis(1_500);
 
-/// What a server's settings file is called, if it has one.
-const SETTINGS: &str = "redis.conf";
-
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) process: Process,
-    port: u16,
+    pub(crate) port: u16,
     arguments: Vec<String>,
     directory: PathBuf,
     /// Its disk and clock.
@@ -40,21 +37,6 @@ impl Server {
         let mut server = Self { process: Process::default(), port, arguments, directory, shim };
         server.restart().await?;
         Ok(server)
-    }
-
-    /// Starts a sentinel with these settings.
-    pub(crate) async fn sentinel(
-        directory: PathBuf,
-        library: &Path,
-        settings: &str,
-    ) -> io::Result<Self> {
-        std::fs::create_dir_all(&directory)?;
-        std::fs::write(directory.join(SETTINGS), settings)?;
-        Self::start(directory, library, free_port(), &[SETTINGS, "--sentinel"]).await
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
     }
 
     pub(crate) fn address(&self) -> String {

@@ -61,6 +61,12 @@ impl Shim {
         let _ = self.file.write_all_at(&value.to_ne_bytes(), word as u64 * 8);
     }
 
+    /// Has so many syncs fail, or all if it is -1.
+    pub(crate) fn fail_syncs(&self, times: i64, errno: i64) {
+        self.set(Word::Syncs, times);
+        self.set(Word::SyncErrno, errno);
+    }
+
     pub(crate) fn heal(&self) {
         let _ = self.file.write_all_at(&[0; WORDS as usize * 8], 0);
     }

@@ -92,7 +92,7 @@ impl Site {
             let own = |link: &&Link| link.instance == Some(number) && link.server < nodes;
             let urls = self.links.iter().filter(own);
             let urls: Vec<_> =
-                urls.map(|link| format!("redis://127.0.0.1:{}", link.proxy.port())).collect();
+                urls.map(|link| format!("redis://127.0.0.1:{}", link.proxy.port)).collect();
             instance.store = urls.join(" ");
             instance.roll(Log::File).await?;
         }
@@ -101,7 +101,7 @@ impl Site {
 
     async fn link(&mut self, port: u16, instance: Option<usize>, server: usize) -> io::Result<u16> {
         let distance = if self.store == Store::RedisFar { FAR } else { Duration::ZERO };
-        let proxy = Proxy::start(port, self.servers[server].port(), distance).await?;
+        let proxy = Proxy::start(port, self.servers[server].port, distance).await?;
         self.links.push(Link { instance, server, proxy });
         Ok(port)
     }
@@ -137,8 +137,11 @@ impl Site {
         );
         for number in 0..3 {
             let directory = self.directory.join(format!("sentinel-{number}"));
-            let sentinel = Server::sentinel(directory, &self.library, &settings).await?;
-            self.sentinels.push(sentinel);
+            std::fs::create_dir_all(&directory)?;
+            std::fs::write(directory.join("redis.conf"), &settings)?;
+            let arguments = ["redis.conf", "--sentinel"];
+            let server = Server::start(directory, &self.library, free_port(), &arguments);
+            self.sentinels.push(server.await?);
         }
         self.until("the sentinels do not find one another", |site| {
             site.sentinels.iter().all(|sentinel| {
@@ -176,7 +179,7 @@ impl Site {
                 node.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
             }
             if number > 0 {
-                let (port, bus) = (node.port().to_string(), (node.port() + 10_000).to_string());
+                let (port, bus) = (node.port.to_string(), (node.port + 10_000).to_string());
                 self.servers[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             }
         }
@@ -199,7 +202,7 @@ impl Site {
     }
 
     /// Whether all nodes of the Cluster see it whole, and each master has its replica in step.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         let replicas = self.servers.len() - MASTERS;
         let infos: Vec<_> = self.servers.iter().map(|node| node.info("replication")).collect();
         let count = |text: &str| infos.iter().filter(|told| told.contains(text)).count();
