@@ -52,10 +52,7 @@ impl Campaign {
         let stores = Some(stores?).filter(|stores| !stores.is_empty());
         Ok(Self {
             lasts: Duration::from_secs(seconds),
-            seed: match variable("PROVE_SEED")? {
-                Some(seed) => seed,
-                None => fastrand::u64(..1_000_000_000),
-            },
+            seed: variable("PROVE_SEED")?.unwrap_or_else(|| fastrand::u64(..1_000_000_000)),
             stores: stores.unwrap_or_else(|| Store::ALL.to_vec()),
             binary: binary()?,
             directory: directory(),

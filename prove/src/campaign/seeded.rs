@@ -61,7 +61,7 @@ pub(crate) fn hunt_all(
     Ok(all_found)
 }
 
-/// Makes so many hunts by their numbers, several at a time, each job below a directory of its own.
+/// Makes so many hunts, several at a time. Each has a number, and its job a directory.
 fn in_jobs(
     trials: usize,
     jobs: usize,
@@ -116,8 +116,8 @@ impl Hunt {
         Ok(hunt)
     }
 
-    /// Notes what a trial said of its violations, after so many seconds of earlier trials; what is left
-    /// over was found at its end.
+    /// Notes what a trial said of its violations, after so many seconds of earlier trials. Leases that are
+    /// left at its end have no moment; they were found then.
     fn hear(&mut self, said: &str, before: f64, lasts: f64) {
         let shown = said.lines().filter_map(|line| line.strip_prefix("--- ")?.split(' ').next());
         self.rules.extend(shown.map(str::to_owned));

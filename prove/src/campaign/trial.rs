@@ -80,10 +80,7 @@ impl Trial {
     }
 
     /// Starts what is under test, without the logs of before, and the record of it.
-    async fn begin(
-        &self,
-        longest_lease: &'static str,
-    ) -> io::Result<(Site, Arc<Recorder>, Recording)> {
+    async fn begin(&self, longest_lease: &str) -> io::Result<(Site, Arc<Recorder>, Recording)> {
         let logs = self.logs();
         if logs.exists() {
             std::fs::remove_dir_all(&logs)?;

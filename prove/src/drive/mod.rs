@@ -2,9 +2,8 @@
 //!
 //! `plain` takes, refreshes and gives back, `line` waits, leaves and asks twice, `stream` holds
 //! by a connection, `elsewhere` gives requests up and goes on over another instance, `shared` has keys
-//! that several leases hold together. `lasting` has leases of one holder that
-//! outlast the run. Every write to what a key
-//! guards goes through `resource`.
+//! that several leases hold together, `lasting` has leases that outlast the run. Every write to what a
+//! key guards goes through `resource`.
 
 mod asker;
 mod client;
@@ -104,10 +103,8 @@ impl Load {
     }
 
     /// Tells all clients to stop, and waits until the last of them has.
-    pub(crate) async fn stop(mut self) {
+    pub(crate) async fn stop(self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
-        while let Some(ended) = self.clients.join_next().await {
-            ended.expect("a client does not panic");
-        }
+        self.clients.join_all().await;
     }
 }

@@ -90,14 +90,8 @@ impl Client {
 
     /// Asks for something without the right API key.
     pub(super) async fn trespass(&mut self, key: u32) {
-        let kinds = [
-            Kind::Acquire,
-            Kind::Refresh,
-            Kind::Release,
-            Kind::ForceRelease,
-            Kind::Look,
-            Kind::Hold,
-        ];
+        use Kind::{Acquire, ForceRelease, Hold, Look, Refresh, Release};
+        let kinds = [Acquire, ForceRelease, Hold, Look, Refresh, Release];
         let kind = kinds[self.chance.usize(..kinds.len())];
         let asked = Asked { unauthorized: true, ..Asked::default() };
         let token = Some(self.lasting.clone());

@@ -7,6 +7,7 @@ use redis::Value;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
+use crate::history::Nanos;
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::{Kind, Target};
 use crate::servers::shim::Word;
@@ -76,7 +77,7 @@ impl Nemesis<'_> {
     }
 
     /// Strikes what a server knows, and returns for how long that may be felt after its end.
-    pub(super) fn strike_data(&mut self, kind: Kind, number: usize) -> Duration {
+    pub(super) fn strike_data(&mut self, kind: Kind, number: usize) -> Nanos {
         let server = &self.site.servers[number];
         match kind {
             Kind::ClientsKilled => ignore(server.run(&["CLIENT", "KILL", "TYPE", "normal"])),
@@ -95,10 +96,10 @@ impl Nemesis<'_> {
                 let step = self.chance.i64(SECOND / 10..STEP);
                 let ahead = if kind == Kind::ClockForward { step } else { -step };
                 server.shim.set(Word::Ahead, ahead);
-                return Duration::from_nanos(step.unsigned_abs());
+                return step.unsigned_abs();
             }
         }
-        Duration::ZERO
+        0
     }
 
     pub(super) fn heal_data(&mut self, kind: Kind, number: usize) {

@@ -47,7 +47,7 @@ struct Struck {
     from: Nanos,
     until: Instant,
     /// For how much longer than its end it may be felt: clocks that were set back.
-    after: Duration,
+    after: Nanos,
 }
 
 impl<'a> Nemesis<'a> {
@@ -93,24 +93,20 @@ impl<'a> Nemesis<'a> {
         }
         self.revive().await?;
         sleep(Duration::from_millis(self.chance.u64(300..1_500))).await;
-        // In this shape the next fault means what it says.
+        // The next fault means what it says only on a store that is whole.
         self.site.until_whole().await?;
         let replaced = self.site.master() != master;
         for (fault, until) in healed {
-            self.note(fault, if replaced { self.recorder.now() } else { until }, replaced);
+            let until = if replaced { self.recorder.now() } else { until };
+            self.recorder.write(Line::Fault(Fault {
+                kind: fault.kind.name(),
+                target: fault.target.name(fault.kind),
+                from: fault.from,
+                until: until + fault.after,
+                forgets: replaced || fault.kind.forgets(self.site.store),
+            }));
         }
         Ok(())
-    }
-
-    fn note(&mut self, fault: Struck, until: Nanos, replaced: bool) {
-        let after = u64::try_from(fault.after.as_nanos()).unwrap_or(0);
-        self.recorder.write(Line::Fault(Fault {
-            kind: fault.kind.name(),
-            target: fault.target.name(fault.kind),
-            from: fault.from,
-            until: until + after,
-            forgets: replaced || fault.kind.forgets(self.site.store),
-        }));
     }
 
     /// Returns a kind that is due, and a target that is not struck yet.

@@ -8,6 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+use crate::history::Nanos;
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::{Kind, Net, Target};
 use crate::servers::instance::Log;
@@ -31,7 +32,7 @@ const QUESTIONS: [&[u8]; 5] =
 
 impl Nemesis<'_> {
     /// Strikes a fault, and returns for how long it may be felt after its end.
-    pub(super) async fn strike(&mut self, kind: Kind, target: Target) -> io::Result<Duration> {
+    pub(super) async fn strike(&mut self, kind: Kind, target: Target) -> io::Result<Nanos> {
         match target {
             Target::Instance(number) => self.strike_instance(kind, number).await?,
             Target::Instances if kind == Kind::ListChange => self.site.use_nodes(4).await?,
@@ -51,7 +52,7 @@ impl Nemesis<'_> {
             Target::Sentinel(number) => self.site.sentinels[number].process.kill(),
             Target::Data(number) => return Ok(self.strike_data(kind, number)),
         }
-        Ok(Duration::ZERO)
+        Ok(0)
     }
 
     pub(super) async fn heal(&mut self, kind: Kind, target: Target) -> io::Result<()> {

@@ -146,8 +146,6 @@ pub(crate) struct Site {
     pub(crate) links: Vec<Link>,
     library: PathBuf,
     pub(crate) directory: PathBuf,
-    /// The longest lease on Redlock.
-    longest_lease: &'static str,
 }
 
 #[derive(Clone, Debug)]
@@ -165,7 +163,7 @@ impl Site {
         store: Store,
         binary: &Path,
         directory: &Path,
-        longest_lease: &'static str,
+        longest_lease: &str,
     ) -> io::Result<Self> {
         let library = shim::build(directory)?;
         let mut site = Self {
@@ -177,10 +175,9 @@ impl Site {
             links: Vec::new(),
             library,
             directory: directory.to_owned(),
-            longest_lease,
         };
         site.start_servers().await?;
-        site.start_instances(binary).await?;
+        site.start_instances(binary, longest_lease).await?;
         site.until_it_serves().await?;
         Ok(site)
     }
@@ -217,9 +214,9 @@ impl Site {
         Ok(())
     }
 
-    async fn start_instances(&mut self, binary: &Path) -> io::Result<()> {
+    async fn start_instances(&mut self, binary: &Path, longest_lease: &str) -> io::Result<()> {
         let settings = self.directory.join("lockkeeper.toml");
-        let longest_lease = format!("redlock.longest_lease = \"{}\"\n", self.longest_lease);
+        let longest_lease = format!("redlock.longest_lease = \"{longest_lease}\"\n");
         std::fs::write(&settings, longest_lease + SETTINGS)?;
         for number in 0..self.store.instances() {
             let store = self.url(number).await?;

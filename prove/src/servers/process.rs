@@ -28,7 +28,7 @@ impl Process {
         command.spawn().map(|child| Self(Some(child)))
     }
 
-    /// Starts a process, and returns it once it answers, of which its number is asked.
+    /// Starts a process, and returns it once it answers; `answers` is given its number.
     pub(crate) async fn start_until(
         name: &str,
         command: &mut Command,
