@@ -198,6 +198,7 @@ impl Asker {
 
     /// Waits for the next event; whether it says that the lease lives.
     async fn hear(&mut self, stream: &mut Stream) -> bool {
+        let waits_from = self.recorder.now();
         let answer = match timeout(stream.patience, stream.connection.line()).await {
             Err(_) => Err(Missing::Gone),
             Ok(Err(_)) => Ok((0, Body { code: "cut".to_owned(), ..Body::default() })),
@@ -212,7 +213,8 @@ impl Asker {
                     stream.lease.until = stream.lease.until.max(until);
                 }
                 let alive = Question { kind: Kind::Alive, ..about };
-                self.record(&alive, sent, Ok((200, body)));
+                // One that came while the client did other things says nothing of the time since.
+                self.record(&alive, waits_from, Ok((200, body)));
                 return true;
             }
             Ok((200, body)) => {

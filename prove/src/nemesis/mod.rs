@@ -73,7 +73,7 @@ impl<'a> Nemesis<'a> {
 
     /// Strikes one to three faults, mends them, and leaves everybody alone for a moment.
     pub(crate) async fn round(&mut self, end: Instant) -> io::Result<()> {
-        let master = self.site.master();
+        let epoch = self.site.epoch();
         let mut faults: Vec<Struck> = Vec::new();
         let number = self.chance.usize(1..4);
         for _ in 0..number {
@@ -95,7 +95,7 @@ impl<'a> Nemesis<'a> {
         sleep(Duration::from_millis(self.chance.u64(300..1_500))).await;
         // The next fault means what it says only on a store that is whole.
         self.site.until_whole().await?;
-        let replaced = self.site.master() != master;
+        let replaced = self.site.epoch() != epoch;
         for (fault, until) in healed {
             let until = if replaced { self.recorder.now() } else { until };
             self.recorder.write(Line::Fault(Fault {

@@ -1,5 +1,6 @@
 //! Changes to what belongs together: masters, slots, lists of nodes.
 
+use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ use crate::servers::{PATIENCE, Site, Store};
 const BATCH: &str = "100";
 
 impl Site {
-    /// Returns the address of the master that the sentinels name, or the epoch of a Cluster with replicas;
-    /// it changes whenever a replica takes over.
-    pub(crate) fn master(&self) -> Option<String> {
-        if self.store == Store::ClusterReplicas {
-            return self.servers.iter().filter_map(epoch).max().map(|epoch| epoch.to_string());
+    /// Returns the epoch of the sentinels or of a Cluster with replicas: it rises whenever a replica takes
+    /// over, also where the old master is back at the end.
+    pub(crate) fn epoch(&self) -> Option<u64> {
+        match self.store {
+            Store::ClusterReplicas => self.servers.iter().filter_map(cluster_epoch).max(),
+            _ => self.sentinels.iter().filter_map(sentinel_epoch).max(),
         }
-        self.sentinels.iter().find_map(named_master)
     }
 
     /// Has the sentinels replace the master, or a replica of the Cluster, chosen by this number, its own;
@@ -50,10 +51,10 @@ impl Site {
     fn is_replicated(&self) -> bool {
         let roles: Vec<_> = self.servers.iter().map(|one| one.info("replication")).collect();
         let count = |text: &str| roles.iter().filter(|told| told.contains(text)).count();
-        let named: Vec<_> = self.sentinels.iter().map(named_master).collect();
+        let epochs: Vec<_> = self.sentinels.iter().map(sentinel_epoch).collect();
         count("role:master\r") == 1
             && count("master_link_status:up\r") == 1
-            && named.iter().all(|master| *master == named[0])
+            && epochs.iter().all(|epoch| *epoch == epochs[0])
     }
 
     pub(crate) async fn move_slot(&self, key: u32) -> io::Result<()> {
@@ -97,9 +98,10 @@ impl Site {
 }
 
 /// Returns the address of the master that a sentinel names.
-fn named_master(sentinel: &Server) -> Option<String> {
-    let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
-    sentinel.run::<Vec<String>>(&question).ok().map(|told| told.join(":"))
+/// Returns the epoch of the master that a sentinel names.
+fn sentinel_epoch(sentinel: &Server) -> Option<u64> {
+    let told: HashMap<String, String> = sentinel.run(&["SENTINEL", "MASTER", MASTER]).ok()?;
+    told.get("config-epoch")?.parse().ok()
 }
 
 fn is_replica(server: &&Server) -> bool {
@@ -107,7 +109,7 @@ fn is_replica(server: &&Server) -> bool {
 }
 
 /// Returns the greatest epoch that a node of a Cluster knows: each replica that takes over has a new one.
-fn epoch(server: &Server) -> Option<u64> {
+fn cluster_epoch(server: &Server) -> Option<u64> {
     let told: String = server.run(&["CLUSTER", "INFO"]).ok()?;
     let line = told.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"))?;
     line.trim().parse().ok()
