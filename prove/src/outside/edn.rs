@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-use super::is_exclusive;
+use super::{is_exclusive, keys};
 use crate::history::{Kind, Line, Nanos, Operation, Outcome};
 
 /// A process whose answer is not known never asks again; its client goes on as the one with this more.
@@ -12,15 +12,7 @@ const NEXT_PROCESS: u32 = 100_000;
 
 /// Returns the history of each exclusive key, until its leases may expire or the store may lose data.
 pub(crate) fn written(lines: &[Line]) -> BTreeMap<u32, String> {
-    let mut keys: BTreeMap<u32, Vec<&Operation>> = BTreeMap::new();
-    let mut forgets = Nanos::MAX;
-    for line in lines {
-        match line {
-            Line::Operation(operation) => keys.entry(operation.key).or_default().push(operation),
-            Line::Fault(fault) if fault.forgets => forgets = forgets.min(fault.from),
-            _ => (),
-        }
-    }
+    let (mut keys, forgets) = keys(lines);
     keys.retain(|_, operations| operations.iter().all(|operation| is_exclusive(operation)));
     keys.into_iter().map(|(key, operations)| (key, of_key(operations, forgets))).collect()
 }

@@ -59,10 +59,8 @@ pub(crate) struct Verdict {
     pub(crate) windows: u64,
     /// How many windows were too large.
     pub(crate) too_large: u64,
-    /// How many operations they have.
-    pub(crate) too_large_operations: u64,
     /// How many operations had no effect and say nothing, or are of a key with other leases, or after its
-    /// leases may have expired, or after too many rejected windows.
+    /// leases may have expired, or in a window that was too large, or after too many rejected ones.
     pub(crate) left_out: u64,
     /// The windows that no order explains.
     pub(crate) rejected: Vec<String>,
@@ -71,15 +69,18 @@ pub(crate) struct Verdict {
 impl Verdict {
     /// Whether every window that was searched is in order, and at least half of all operations were.
     pub(crate) fn passed(&self) -> bool {
-        let others = self.left_out + self.too_large_operations;
-        self.rejected.is_empty() && self.operations >= others
+        self.rejected.is_empty() && self.operations >= self.left_out
     }
 
     fn add(&mut self, window: &Window<'_>) {
         let operations = window.steps.len() as u64;
+        if self.rejected.len() >= MOST_REJECTED {
+            self.left_out += operations;
+            return;
+        }
         let Some(found) = searched(window) else {
             self.too_large += 1;
-            self.too_large_operations += operations;
+            self.left_out += operations;
             return;
         };
         self.windows += 1;
@@ -92,42 +93,43 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operations, windows, too_large, left_out, rejected } = self;
         write!(
             to,
-            "outside: operations={} windows={} too_large={} too_large_operations={} left_out={} \
-             rejected={}",
-            self.operations,
-            self.windows,
-            self.too_large,
-            self.too_large_operations,
-            self.left_out,
-            self.rejected.len()
+            "outside: operations={operations} windows={windows} too_large={too_large} \
+             left_out={left_out} rejected={}",
+            rejected.len()
         )
     }
 }
 
 /// Judges the exclusive leases of a history.
 pub(crate) fn judge(lines: &[Line]) -> Verdict {
-    let mut settings = Settings { acts_within: 0, forgets: Nanos::MAX, votes: false };
-    let mut keys: BTreeMap<u32, Vec<&Operation>> = BTreeMap::new();
-    for line in lines {
-        match line {
-            Line::Run(run) => {
-                settings.acts_within = run.deadline * DEADLINES;
-                settings.votes = run.store == "redlock";
-            }
-            Line::Fault(fault) if fault.forgets => {
-                settings.forgets = settings.forgets.min(fault.from);
-            }
-            Line::Operation(operation) => keys.entry(operation.key).or_default().push(operation),
-            Line::Fault(_) | Line::Write(_) | Line::Left(_) => (),
-        }
+    let (keys, forgets) = keys(lines);
+    let mut settings = Settings { acts_within: 0, forgets, votes: false };
+    if let Some(Line::Run(run)) = lines.first() {
+        settings.acts_within = run.deadline * DEADLINES;
+        settings.votes = run.store == "redlock";
     }
     let mut verdict = Verdict::default();
     for operations in keys.values() {
         judge_key(operations, settings, &mut verdict);
     }
     verdict
+}
+
+/// Returns the operations of each key, and when the store may first have lost data.
+fn keys(lines: &[Line]) -> (BTreeMap<u32, Vec<&Operation>>, Nanos) {
+    let mut keys: BTreeMap<u32, Vec<&Operation>> = BTreeMap::new();
+    let mut forgets = Nanos::MAX;
+    for line in lines {
+        match line {
+            Line::Operation(operation) => keys.entry(operation.key).or_default().push(operation),
+            Line::Fault(fault) if fault.forgets => forgets = forgets.min(fault.from),
+            _ => (),
+        }
+    }
+    (keys, forgets)
 }
 
 fn judge_key(operations: &[&Operation], settings: Settings, verdict: &mut Verdict) {
@@ -143,15 +145,10 @@ fn judge_key(operations: &[&Operation], settings: Settings, verdict: &mut Verdic
     if settings.votes {
         steps = without_votes(&steps);
     }
-    let (windows, left_out) = cut(&steps, settings);
-    verdict.left_out += all - steps.len() as u64 + left_out;
-    for window in &windows {
-        if verdict.rejected.len() < MOST_REJECTED {
-            verdict.add(window);
-        } else {
-            verdict.left_out += window.steps.len() as u64;
-        }
-    }
+    let windows = cut(&steps, settings);
+    let in_windows: usize = windows.iter().map(|window| window.steps.len()).sum();
+    verdict.left_out += all - in_windows as u64;
+    windows.iter().for_each(|window| verdict.add(window));
 }
 
 /// Whether the specification knows what an operation is about.
@@ -213,20 +210,18 @@ fn record(
     let mut threads: Vec<Option<usize>> = Vec::new();
     for (_, returns, number) in events {
         let step = &window.steps[number];
-        let of = if returns { Some(number) } else { None };
-        let thread = threads.iter().position(|thread| *thread == of);
-        if returns {
-            let thread = thread.unwrap_or(0);
-            threads[thread] = None;
-            tester.on_return(thread, step.says)?;
-        } else if step.is_open() {
+        if step.is_open() {
             tester.on_invoke(next_open, step.asks)?;
             next_open += 1;
+            continue;
+        }
+        let of = returns.then_some(number);
+        let thread = threads.iter().position(|thread| *thread == of).unwrap_or(threads.len());
+        threads.resize(threads.len().max(thread + 1), None);
+        if returns {
+            threads[thread] = None;
+            tester.on_return(thread, step.says)?;
         } else {
-            let thread = thread.unwrap_or_else(|| {
-                threads.push(None);
-                threads.len() - 1
-            });
             threads[thread] = Some(number);
             tester.on_invoke(thread, step.asks)?;
         }

@@ -71,21 +71,17 @@ impl Key {
 
     /// Gives the key to a token whose client knows it, if that is a grant or a repeat.
     fn take(&mut self, token: Token, number: u64) -> bool {
-        if let Some(holder) = self.holder {
-            let same = holder.token == token && self.may_be(holder, number);
-            if holder.told && !same {
-                return false;
-            }
-            if same {
-                return self.know(holder, number, Told::Yes);
-            }
+        if self.repeat(token, number) {
+            return true;
         }
-        let rises = number > self.greatest;
-        if rises {
-            self.greatest = number;
-            self.holder = Some(Holder { token, number: Some(number), told: true });
-        }
-        rises
+        let free = self.holder.is_none_or(|holder| !holder.told) && number > self.greatest;
+        free && self.know(Holder { token, number: None, told: true }, number)
+    }
+
+    /// Tells a token of the lease that it has, if it may have this number.
+    fn repeat(&mut self, token: Token, number: u64) -> bool {
+        let own = self.meant(token, Some(number));
+        own.is_some_and(|own| self.know(Holder { told: true, ..own }, number))
     }
 
     /// Whether a holder's number may be this one.
@@ -93,10 +89,10 @@ impl Key {
         holder.number.map_or(number > self.greatest, |own| own == number)
     }
 
-    fn know(&mut self, holder: Holder, number: u64, told: Told) -> bool {
-        let told = holder.told || told == Told::Yes;
+    /// The key has a holder by this number.
+    fn know(&mut self, holder: Holder, number: u64) -> bool {
         self.greatest = self.greatest.max(number);
-        self.holder = Some(Holder { number: Some(number), told, ..holder });
+        self.holder = Some(Holder { number: Some(number), ..holder });
         true
     }
 
@@ -115,38 +111,19 @@ impl Key {
         gone
     }
 
-    fn refresh(&mut self, token: Token, named: Option<u64>, number: u64) -> bool {
-        let named = named.unwrap_or(number);
-        let Some(own) = self.meant(token, Some(named)) else { return false };
-        named == number && self.know(own, number, Told::Yes)
-    }
-
     fn release(&mut self, token: Token, named: Option<u64>) -> bool {
-        let meant = self.meant(token, named);
-        if let Some(own) = meant {
-            self.greatest = self.greatest.max(named.or(own.number).unwrap_or(0));
-            self.holder = None;
-        }
-        meant.is_some()
+        let Some(own) = self.meant(token, named) else { return false };
+        self.greatest = self.greatest.max(named.or(own.number).unwrap_or(0));
+        self.holder = None;
+        true
     }
 
     fn see(&mut self, token: Token, number: Option<u64>, mine: Option<bool>) -> bool {
         let Some(holder) = self.holder else { return false };
-        if mine.is_some_and(|mine| mine != (holder.token == token)) {
-            return false;
-        }
-        match number {
-            None => true,
-            Some(number) => self.may_be(holder, number) && self.know(holder, number, Told::No),
-        }
+        let is_mine = mine.is_none_or(|mine| mine == (holder.token == token));
+        let is_known = |number| self.may_be(holder, number) && self.know(holder, number);
+        is_mine && number.is_none_or(is_known)
     }
-}
-
-/// Whether an answer tells a lease to its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    Yes,
-    No,
 }
 
 impl SequentialSpec for Key {
@@ -182,7 +159,7 @@ impl SequentialSpec for Key {
                 self.holder.is_some_and(|holder| holder.token != token)
             }
             (Asks::Refresh(token, named), Says::Lease(number)) => {
-                self.refresh(token, named, number)
+                named.is_none_or(|named| named == number) && self.repeat(token, number)
             }
             (Asks::Refresh(token, named) | Asks::Release(token, named), Says::Lost) => {
                 let meant = self.meant(token, named);

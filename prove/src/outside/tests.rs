@@ -167,11 +167,7 @@ fn a_window_that_is_too_large_is_counted_and_not_judged() {
     steps.push(look(Some(10), (1_100, 1_101)));
     steps.push(look(None, (1_102, 1_103)));
     let verdict = judge(&steps.into_iter().map(Line::Operation).collect::<Vec<_>>());
-    assert_eq!(
-        (verdict.too_large, verdict.too_large_operations),
-        (1, LONGEST as u64 + 1),
-        "{verdict}"
-    );
+    assert_eq!((verdict.too_large, verdict.left_out), (1, LONGEST as u64 + 1), "{verdict}");
     assert_eq!(verdict.rejected.len(), 1, "the search goes on after it");
 }
 

@@ -80,9 +80,9 @@ impl Window<'_> {
     }
 }
 
-/// Cuts the history of a key, whose steps are in the order in which they were sent; and says how many
-/// of the last steps are in no window.
-pub(super) fn cut<'a>(steps: &[Step<'a>], settings: Settings) -> (Vec<Window<'a>>, u64) {
+/// Cuts the history of a key, whose steps are in the order in which they were sent, until a lease may be
+/// over or lost.
+pub(super) fn cut<'a>(steps: &[Step<'a>], settings: Settings) -> Vec<Window<'a>> {
     let mut owners = HashMap::new();
     for step in steps {
         if let (Asks::Acquire(token), Says::Lease(number)) = (step.asks, step.says) {
@@ -97,7 +97,7 @@ pub(super) fn cut<'a>(steps: &[Step<'a>], settings: Settings) -> (Vec<Window<'a>
         let end = if step.is_open() { step.sent } else { step.answered };
         leases.add(step);
         if leases.may_be_over(end) || end >= settings.forgets {
-            return (windows, (window.steps.len() + steps.len() - at) as u64);
+            return windows;
         }
         window.steps.push(*step);
         if step.is_open() {
@@ -119,7 +119,7 @@ pub(super) fn cut<'a>(steps: &[Step<'a>], settings: Settings) -> (Vec<Window<'a>
     if !window.steps.is_empty() {
         windows.push(window);
     }
-    (windows, 0)
+    windows
 }
 
 /// Returns the holder after an operation that was alone, if its answer says it.
