@@ -122,7 +122,7 @@ pub(super) fn breaks(rule: &str, broken: Vec<Operation>, twin: Vec<Operation>) {
     assert!(report.passed(), "the twin of {rule}: {report}");
 }
 
-fn fault(kind: &str, target: &str, (from, until): (u64, u64)) -> Fault {
+pub(super) fn fault(kind: &str, target: &str, (from, until): (u64, u64)) -> Fault {
     let (kind, target) = (kind.to_owned(), target.to_owned());
     Fault { kind, target, from: from * MS, until: until * MS, forgets: false }
 }

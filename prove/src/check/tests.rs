@@ -1,19 +1,14 @@
 //! The judge on simulated histories: nothing is found in those of a lock that is right.
 
 use super::little::code;
-use super::simulation::{Bug, Plan, history};
+use super::simulation::{Bug, history};
 use super::*;
-
-fn plan(seed: u64, bug: Option<Bug>, faults: bool) -> Plan {
-    let patient = seed % 4 > 1;
-    Plan { seed, lasts: if patient { 20_000_000_000 } else { 6_000_000_000 }, bug, faults, patient }
-}
 
 #[test]
 fn nothing_is_found_in_histories_of_a_lock_that_is_right() {
     let mut all = Report::default();
     for seed in 0..3_000 {
-        let report = check(&history(plan(seed, None, seed % 2 == 1)));
+        let report = check(&history(seed, None));
         assert!(report.passed(), "seed {seed}: {}", report);
         all.add_trial("", &report);
     }
@@ -25,30 +20,22 @@ fn nothing_is_found_in_histories_of_a_lock_that_is_right() {
 }
 
 /// Each bug, the rules by which it is known, and in how many of a hundred worlds it shows at least.
-const BUGS: [(Bug, &[&str], u32); 24] = [
+const BUGS: [(Bug, &[&str], u32); 16] = [
     (Bug::ReleaseWithoutCompare, &["I6", "I1"], 95),
     (Bug::ReleaseIgnoresTheNumber, &["I6"], 2),
     (Bug::RefreshRecreates, &["I7"], 30),
-    (Bug::RefreshSaysYes, &["I7", "I1"], 95),
-    (Bug::RefreshRenumbers, &["I2"], 95),
-    (Bug::NumbersRestart, &["I2"], 40),
     (Bug::NumbersRepeat, &["I2"], 95),
     (Bug::LastInFirstOut, &["I3"], 90),
-    (Bug::AnyoneIsNext, &["I3"], 90),
     (Bug::LostWakeUp, &["I4"], 10),
     (Bug::GhostStaysInLine, &["I4", "I5"], 5),
-    (Bug::GhostKeepsItsGrant, &["I4", "I5"], 1),
     (Bug::RefusalThatGrants, &["no"], 50),
-    (Bug::CancelledYetGranted, &["I4", "I5", "I10", "no"], 3),
     (Bug::RepeatIsAnotherLease, &["I8"], 95),
     (Bug::RepeatIsRefused, &["I8"], 95),
     (Bug::TwoAreServed, &["I1"], 95),
-    (Bug::EndsEarly, &["I9"], 95),
     (Bug::EndsLittleEarly, &["I9", "I1"], 95),
     (Bug::EndsLate, &["I9"], 40),
     (Bug::RefusalWithoutHolder, &["I10"], 10),
     (Bug::LookSaysMine, &["I12"], 50),
-    (Bug::LookSaysFree, &["I9"], 95),
     (Bug::LostWithoutReason, &["I9"], 95),
 ];
 
@@ -57,7 +44,7 @@ fn every_bug_of_a_lock_is_found() {
     for (bug, rules, least) in BUGS {
         let mut found = 0;
         for seed in 0..100 {
-            let report = check(&history(plan(seed, Some(bug), seed % 2 == 1)));
+            let report = check(&history(seed, Some(bug)));
             // No answer of these worlds is on its way when a client goes, so each ghost counts.
             let counts =
                 |violation: &&Violation| violation.promised || code(violation.rule) == "I5";

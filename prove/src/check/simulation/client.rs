@@ -1,15 +1,16 @@
 //! What simulated clients do next.
 
-use super::lock::Reply;
-use super::{Event, Has, KEYS, MS, Sent, World};
-use crate::history::{Asked, Kind, NO_TOKEN, Nanos, Operation, Outcome, Said, Token};
+use super::{Claimed, Event, KEYS, MS, Sent, World};
+use crate::check::little;
+use crate::history::{Asked, Kind, NO_TOKEN, Operation, Outcome, Token};
 
 impl World {
     pub(super) fn decide(&mut self, client: usize) {
-        if let Some(has) = self.clients[client].has.clone() {
-            return self.use_lease(client, &has);
-        }
-        if let Some((key, token)) = self.clients[client].asked.take() {
+        if let Some(Claimed { key, token, fence }) = self.clients[client] {
+            if let Some(fence) = fence {
+                return self.use_lease(client, (key, token, fence));
+            }
+            self.clients[client] = None;
             match self.rng.u8(..4) {
                 0 => return self.ask(client, (Kind::Look, key, token), Asked::default()),
                 1 => return self.acquire(client, key, token),
@@ -25,7 +26,7 @@ impl World {
             _ => {
                 self.tokens += 1;
                 let fresh = self.tokens;
-                let other = if self.plan.seed.is_multiple_of(3) { foreign } else { fresh };
+                let other = if self.seed.is_multiple_of(3) { foreign } else { fresh };
                 let token = [NO_TOKEN, fresh, other, foreign][self.rng.usize(..4)];
                 self.acquire(client, key, token);
             }
@@ -37,37 +38,35 @@ impl World {
     }
 
     fn acquire(&mut self, client: usize, key: u32, token: Token) {
-        let longest = if self.plan.patient { 5_000 } else { 900 };
+        let longest = if self.patient { 5_000 } else { 900 };
         let wait_ms = if self.rng.u8(..5) < 2 { 0 } else { self.rng.u64(20..longest) };
         let ttl_ms = Some(self.ttl_ms());
         let asked = Asked { ttl_ms, wait_ms, ..Asked::default() };
         self.ask(client, (Kind::Acquire, key, token), asked);
     }
 
-    fn use_lease(&mut self, client: usize, has: &Has) {
-        let named = self.rng.bool().then_some(has.fence);
+    fn use_lease(&mut self, client: usize, (key, token, fence): (u32, Token, u64)) {
+        let named = self.rng.bool().then_some(fence);
         let asked = Asked { fencing_token: named, ..Asked::default() };
         let ttl_ms = Some(self.ttl_ms());
         match self.rng.u8(..20) {
-            0..5 => {
-                self.ask(client, (Kind::Refresh, has.key, has.token), Asked { ttl_ms, ..asked })
-            }
-            5..7 => self.ask(client, (Kind::Look, has.key, has.token), Asked::default()),
-            7..9 => self.acquire(client, has.key, has.token),
+            0..5 => self.ask(client, (Kind::Refresh, key, token), Asked { ttl_ms, ..asked }),
+            5..7 => self.ask(client, (Kind::Look, key, token), Asked::default()),
+            7..9 => self.acquire(client, key, token),
             9..11 => self.think(client, 400),
             11 | 12 => {
-                self.clients[client].has = None;
+                self.clients[client] = None;
                 self.think(client, 30);
             }
             _ => {
-                self.clients[client].has = None;
-                self.ask(client, (Kind::Release, has.key, has.token), asked);
+                self.clients[client] = None;
+                self.ask(client, (Kind::Release, key, token), asked);
             }
         }
     }
 
     fn ttl_ms(&mut self) -> u64 {
-        let long = self.plan.patient && self.rng.bool();
+        let long = self.patient && self.rng.bool();
         if long { self.rng.u64(2_000..4_000) } else { self.rng.u64(100..300) }
     }
 
@@ -80,33 +79,21 @@ impl World {
         let chosen = token != NO_TOKEN;
         self.tokens += 1;
         let wait = asked.wait_ms * MS;
-        let known = self.clients[client].has.as_ref().map_or(1, |has| has.fence);
         let operation = Operation {
             client: client as u32,
             instance: (client % 2) as u16,
-            kind,
             key,
             sent: self.now,
             answered: None,
-            gone: None,
             outcome: Outcome::Unknown,
             status: 0,
-            code: String::new(),
-            token,
             chosen,
             asked,
-            said: Said::default(),
+            ..little::ask(kind, token, 0, 0)
         };
         let request = self.requests.len();
-        self.requests.push(Sent {
-            ttl: operation.asked.ttl_ms.unwrap_or(200) * MS,
-            operation,
-            token: if chosen { token } else { self.tokens },
-            arrived: 0,
-            reply: None,
-            gone: false,
-            known,
-        });
+        let token = if chosen { token } else { self.tokens };
+        self.requests.push(Sent { operation, token, reply: None });
         self.soon(Event::Arrive(request));
         let patience = match self.rng.u8(..24) {
             0 => self.rng.u64(..=wait + 3 * MS),
@@ -114,32 +101,5 @@ impl World {
             _ => wait + 900 * MS,
         };
         self.at(self.now + patience, Event::HangUp(request));
-    }
-}
-
-/// Writes down what a client was told.
-pub(super) fn fill(operation: &mut Operation, reply: &Reply, (token, arrived): (Token, Nanos)) {
-    operation.outcome = Outcome::Yes;
-    match reply {
-        Reply::Grant { fence, ttl, status, at } => {
-            operation.status = *status;
-            operation.token = token;
-            operation.said.fencing_token = Some(*fence);
-            operation.said.ttl_ms = Some(ttl / MS);
-            operation.said.waited_ms = Some(at.saturating_sub(arrived) / MS);
-        }
-        Reply::Done => operation.status = 204,
-        Reply::No(code) => {
-            operation.outcome = Outcome::No;
-            operation.status = 409;
-            operation.code = (*code).to_owned();
-        }
-        Reply::Seen { fence, mine, waiters } => {
-            operation.status = 200;
-            operation.said.held = Some(fence.is_some());
-            operation.said.fencing_token = *fence;
-            operation.said.mine = Some(*mine);
-            operation.said.waiters = Some(*waiters);
-        }
     }
 }

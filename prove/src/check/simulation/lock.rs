@@ -2,7 +2,8 @@
 
 use fastrand::Rng;
 
-use crate::history::{Nanos, Token};
+use super::MS;
+use crate::history::{Nanos, Said, Token};
 
 /// The number of a request within its world.
 pub(super) type Request = usize;
@@ -12,53 +13,36 @@ pub(in crate::check) enum Bug {
     ReleaseWithoutCompare,
     ReleaseIgnoresTheNumber,
     RefreshRecreates,
-    RefreshSaysYes,
-    RefreshRenumbers,
-    NumbersRestart,
     NumbersRepeat,
     LastInFirstOut,
-    AnyoneIsNext,
     LostWakeUp,
     GhostStaysInLine,
-    GhostKeepsItsGrant,
     RefusalThatGrants,
-    CancelledYetGranted,
     RepeatIsAnotherLease,
     RepeatIsRefused,
     TwoAreServed,
-    EndsEarly,
     EndsLittleEarly,
     EndsLate,
     RefusalWithoutHolder,
     LookSaysMine,
-    LookSaysFree,
     LostWithoutReason,
 }
 
 /// What a request is told.
 #[derive(Clone, Debug)]
-pub(super) enum Reply {
-    Grant { fence: u64, ttl: Nanos, status: u16, at: Nanos },
-    Done,
-    No(&'static str),
-    Seen { fence: Option<u64>, mine: bool, waiters: u64 },
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) code: &'static str,
+    pub(super) said: Said,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Holder {
-    pub(super) token: Token,
-    pub(super) fence: u64,
-    pub(super) expires: Nanos,
+struct Holder {
+    token: Token,
+    fence: u64,
+    expires: Nanos,
     /// True once its token has acquired or refreshed it again.
     renewed: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Claim {
-    token: Token,
-    made: bool,
-    waiting: Vec<(Request, Nanos)>,
-    away_since: Nanos,
 }
 
 /// What a claim asks for.
@@ -66,15 +50,25 @@ struct Claim {
 pub(super) struct Wish {
     pub(super) request: Request,
     pub(super) token: Token,
+    /// Whether the service made the token.
     pub(super) made: bool,
     pub(super) ttl: Nanos,
     pub(super) waits: bool,
+    pub(super) since: Nanos,
+}
+
+/// A place in line.
+#[derive(Clone, Debug)]
+struct Place {
+    token: Token,
+    waiting: Vec<Wish>,
+    away_since: Nanos,
 }
 
 #[derive(Debug)]
 pub(super) struct Lock {
-    pub(super) holder: Option<Holder>,
-    line: Vec<Claim>,
+    holder: Option<Holder>,
+    line: Vec<Place>,
     last: u64,
     bug: Option<Bug>,
     pub(super) said: Vec<(Request, Reply)>,
@@ -83,7 +77,7 @@ pub(super) struct Lock {
     asleep: bool,
 }
 
-const KEPT: Nanos = 5_000_000_000;
+const KEPT: Nanos = 5_000 * MS;
 
 impl Lock {
     pub(super) fn new(bug: Option<Bug>, rng: Rng) -> Self {
@@ -91,11 +85,21 @@ impl Lock {
         Self { holder, line, last: 0, bug, said, rng, asleep: false }
     }
 
+    /// Returns when the lease that is there ends by its TTL.
+    pub(super) fn ends(&self) -> Option<Nanos> {
+        let expires = self.holder.as_ref()?.expires;
+        Some(match self.bug {
+            Some(Bug::EndsLittleEarly) => expires - 8 * MS,
+            Some(Bug::EndsLate) => expires + 700 * MS,
+            _ => expires,
+        })
+    }
+
     pub(super) fn tick(&mut self, now: Nanos) {
-        if self.holder.as_ref().is_some_and(|holder| holder.expires <= now) {
+        if self.ends().is_some_and(|ends| ends <= now) {
             self.holder = None;
         }
-        self.line.retain(|claim| !claim.waiting.is_empty() || claim.away_since + KEPT > now);
+        self.line.retain(|place| !place.waiting.is_empty() || place.away_since + KEPT > now);
         if !self.asleep {
             self.serve(now);
         }
@@ -104,66 +108,59 @@ impl Lock {
     pub(super) fn claim(&mut self, now: Nanos, wish: Wish) {
         self.asleep = false;
         self.tick(now);
+        let refuses = self.sometimes(Bug::RepeatIsRefused);
         if let Some(holder) = self.holder.as_mut().filter(|holder| holder.token == wish.token) {
-            if self.bug == Some(Bug::RepeatIsRefused) && self.rng.u8(..4) == 0 {
-                return self.say(wish.request, Reply::No("lock_held"));
+            if refuses {
+                return self.refuse(wish.request, "lock_held");
             }
             if self.bug == Some(Bug::RepeatIsAnotherLease) {
                 return self.grant(now, wish, 201);
             }
             holder.expires = holder.expires.max(now + wish.ttl);
             holder.renewed = true;
-            let (fence, ttl) = (holder.fence, holder.expires - now);
-            return self.say(wish.request, Reply::Grant { fence, ttl, status: 200, at: now });
+            return self.tell(now, wish, 200);
         }
-        let present = self.line.iter().any(|claim| !claim.waiting.is_empty());
-        if self.holder.is_none() && !present {
+        if self.holder.is_none() && self.line.iter().all(|place| place.waiting.is_empty()) {
             if self.sometimes(Bug::RefusalWithoutHolder) {
-                return self.say(wish.request, Reply::No("lock_held"));
+                return self.refuse(wish.request, "lock_held");
             }
-            if self.sometimes(Bug::RefusalThatGrants) && !wish.made {
-                self.grant(now, wish, 201);
+            self.grant(now, wish, 201);
+            if !wish.made && self.sometimes(Bug::RefusalThatGrants) {
                 self.said.pop();
-                return self.say(wish.request, Reply::No("lock_held"));
+                self.refuse(wish.request, "lock_held");
             }
-            return self.grant(now, wish, 201);
+            return;
         }
         if !wish.waits {
-            return self.say(wish.request, Reply::No("lock_held"));
+            return self.refuse(wish.request, "lock_held");
         }
-        let waiting = (wish.request, wish.ttl);
-        match self.line.iter_mut().find(|claim| claim.token == wish.token) {
-            Some(claim) => claim.waiting.push(waiting),
+        match self.line.iter_mut().find(|place| place.token == wish.token) {
+            Some(place) => place.waiting.push(wish),
             None => {
-                let (token, made) = (wish.token, wish.made);
-                let claim = Claim { token, made, waiting: vec![waiting], away_since: now };
+                let place = Place { token: wish.token, waiting: vec![wish], away_since: now };
                 let last = self.bug == Some(Bug::LastInFirstOut);
-                self.line.insert(if last { 0 } else { self.line.len() }, claim);
+                self.line.insert(if last { 0 } else { self.line.len() }, place);
             }
         }
         self.tick(now);
     }
 
-    /// A request stops waiting: its wait is over, or its client has gone.
+    /// A request stops waiting: its wait is over, which it is told, or its client has gone.
     pub(super) fn leave(&mut self, now: Nanos, request: Request, told: bool) {
         if !told && self.bug == Some(Bug::GhostStaysInLine) {
             return;
         }
-        let Some(place) = self
-            .line
-            .iter()
-            .position(|claim| claim.waiting.iter().any(|waiting| waiting.0 == request))
-        else {
-            return;
-        };
-        let claim = &mut self.line[place];
-        claim.waiting.retain(|waiting| waiting.0 != request);
-        claim.away_since = now;
-        if claim.waiting.is_empty() && claim.made {
-            self.line.remove(place);
+        let waits = |place: &Place| place.waiting.iter().any(|wish| wish.request == request);
+        let Some(at) = self.line.iter().position(waits) else { return };
+        let place = &mut self.line[at];
+        let made = place.waiting.iter().any(|wish| wish.made);
+        place.waiting.retain(|wish| wish.request != request);
+        place.away_since = now;
+        if place.waiting.is_empty() && made {
+            self.line.remove(at);
         }
         if told {
-            self.say(request, Reply::No("lock_held"));
+            self.refuse(request, "lock_held");
         }
     }
 
@@ -176,124 +173,75 @@ impl Lock {
         self.tick(now);
         let named = named.filter(|_| self.bug != Some(Bug::ReleaseIgnoresTheNumber));
         let any = self.bug == Some(Bug::ReleaseWithoutCompare);
-        let mine = |holder: &Holder| {
-            any || holder.token == token && named.is_none_or(|named| named == holder.fence)
-        };
-        let mut done = self.holder.as_ref().is_some_and(mine);
+        let mut done = self.holder.as_ref().is_some_and(|it| any || it.is(token, named));
         if done {
             self.holder = None;
             self.asleep = self.sometimes(Bug::LostWakeUp);
         }
-        if named.is_none() {
-            let keeps = self.bug == Some(Bug::CancelledYetGranted);
-            let mut cancelled = Vec::new();
-            self.line.retain_mut(|claim| {
-                let gives_up = claim.token == token;
-                if gives_up {
-                    done = true;
-                    cancelled.extend(claim.waiting.iter().map(|waiting| waiting.0));
-                }
-                !gives_up || keeps
-            });
-            for request in cancelled {
-                self.say(request, Reply::No("wait_cancelled"));
+        let place = self.line.iter().position(|place| named.is_none() && place.token == token);
+        if let Some(at) = place {
+            done = true;
+            for wish in self.line.remove(at).waiting {
+                self.refuse(wish.request, "wait_cancelled");
             }
         }
-        self.say(request, if done { Reply::Done } else { Reply::No("lock_lost") });
-        self.tick(now);
+        self.done(now, request, done);
     }
 
     pub(super) fn force_release(&mut self, now: Nanos, request: Request) {
         self.tick(now);
         let held = self.holder.take().is_some();
-        self.say(request, if held { Reply::Done } else { Reply::No("lock_lost") });
-        self.tick(now);
+        self.done(now, request, held);
     }
 
-    pub(super) fn refresh(
-        &mut self,
-        now: Nanos,
-        (request, token): (Request, Token),
-        (named, ttl): (Option<u64>, Nanos),
-        known: u64,
-    ) {
+    pub(super) fn refresh(&mut self, now: Nanos, wish: Wish, named: Option<u64>) {
         self.tick(now);
-        let renumbers = self.sometimes(Bug::RefreshRenumbers);
         let loses = self.sometimes(Bug::LostWithoutReason);
-        let last = self.last + 1;
-        if let Some(holder) = self.holder.as_mut().filter(|holder| {
-            holder.token == token && named.is_none_or(|named| named == holder.fence) && !loses
-        }) {
+        let own = self.holder.as_mut().filter(|holder| holder.is(wish.token, named) && !loses);
+        if let Some(holder) = own {
             // Only a refresh that names the lease shortens it.
-            let until = now + ttl;
+            let until = now + wish.ttl;
             holder.expires = if named.is_some() { until } else { holder.expires.max(until) };
             holder.renewed = true;
-            let (fence, ttl) = (holder.fence, holder.expires - now);
-            if renumbers {
-                (holder.fence, self.last) = (last, last);
-            }
-            let fence = if renumbers { last } else { fence };
-            return self.say(request, Reply::Grant { fence, ttl, status: 200, at: now });
-        }
-        if self.bug == Some(Bug::RefreshSaysYes) {
-            return self.say(request, Reply::Grant { fence: known, ttl, status: 200, at: now });
+            return self.tell(now, wish, 200);
         }
         if self.bug == Some(Bug::RefreshRecreates) && self.holder.is_none() {
-            let wish = Wish { request, token, made: false, ttl, waits: false };
             return self.grant(now, wish, 200);
         }
-        self.say(request, Reply::No("lock_lost"));
+        self.refuse(wish.request, "lock_lost");
     }
 
     pub(super) fn look(&mut self, now: Nanos, request: Request, token: Token) {
         self.tick(now);
-        let fence = self.holder.as_ref().map(|holder| holder.fence);
-        let fence = fence.filter(|_| !self.sometimes(Bug::LookSaysFree));
-        let mine = self.holder.as_ref().is_some_and(|holder| holder.token == token);
-        let mine = mine || self.holder.is_some() && self.sometimes(Bug::LookSaysMine);
-        let waiters = self.line.iter().filter(|claim| !claim.waiting.is_empty()).count() as u64;
-        self.say(request, Reply::Seen { fence, mine, waiters });
+        let (held, says_mine) = (self.holder.is_some(), self.sometimes(Bug::LookSaysMine));
+        let fencing_token = self.holder.as_ref().map(|holder| holder.fence);
+        let mine = self.holder.as_ref().map(|holder| says_mine || holder.token == token);
+        let mine = mine.or(Some(false));
+        let waiters = self.line.iter().filter(|place| !place.waiting.is_empty()).count();
+        let (held, waiters) = (Some(held), Some(waiters as u64));
+        let said = Said { held, fencing_token, mine, waiters, ..Said::default() };
+        self.said.push((request, Reply { status: 200, code: "", said }));
     }
 
     /// A grant reached nobody: it is taken back, unless its token has renewed it since.
     pub(super) fn take_back(&mut self, now: Nanos, fence: u64) {
-        let ghosts = [Bug::GhostKeepsItsGrant, Bug::GhostStaysInLine].map(Some);
+        let ghost = self.bug == Some(Bug::GhostStaysInLine);
         let is_unheard = |holder: &Holder| holder.fence == fence && !holder.renewed;
-        if !ghosts.contains(&self.bug) && self.holder.as_ref().is_some_and(is_unheard) {
+        if !ghost && self.holder.as_ref().is_some_and(is_unheard) {
             self.holder = None;
-        }
-        self.tick(now);
-    }
-
-    /// The store loses all leases.
-    pub(super) fn forget(&mut self, now: Nanos) {
-        self.holder = None;
-        if self.bug == Some(Bug::NumbersRestart) {
-            self.last = 0;
         }
         self.tick(now);
     }
 
     fn serve(&mut self, now: Nanos) {
         while self.holder.is_none() {
-            let present = |claim: &Claim| !claim.waiting.is_empty();
-            let Some(mut next) = self.line.iter().position(present) else { return };
-            if self.bug == Some(Bug::AnyoneIsNext) {
-                let all: Vec<_> =
-                    (0..self.line.len()).filter(|&place| present(&self.line[place])).collect();
-                next = all[self.rng.usize(..all.len())];
-            }
-            let claim = self.line.remove(next);
-            let ttl = claim.waiting.last().map_or(0, |waiting| waiting.1);
-            for (nth, &(request, _)) in claim.waiting.iter().enumerate() {
-                let (token, made) = (claim.token, claim.made);
-                let wish = Wish { request, token, made, ttl, waits: true };
-                if nth == 0 {
-                    self.grant(now, wish, 201);
-                } else {
-                    let fence = self.holder.as_ref().map_or(0, |holder| holder.fence);
-                    self.say(request, Reply::Grant { fence, ttl, status: 200, at: now });
-                }
+            let next = self.line.iter().position(|place| !place.waiting.is_empty());
+            let Some(next) = next else { return };
+            let waiting = self.line.remove(next).waiting;
+            let ttl = waiting.last().map_or(0, |wish| wish.ttl);
+            self.grant(now, Wish { ttl, ..waiting[0] }, 201);
+            for wish in &waiting[1..] {
+                self.tell(now, *wish, 200);
             }
             if self.sometimes(Bug::TwoAreServed) {
                 self.holder = None;
@@ -302,29 +250,49 @@ impl Lock {
     }
 
     fn grant(&mut self, now: Nanos, wish: Wish, status: u16) {
-        let fence = match self.bug {
-            Some(Bug::NumbersRestart) => self.last + 1,
-            Some(Bug::NumbersRepeat) if self.last > 0 && self.rng.u8(..8) == 0 => self.last,
-            _ => (self.last + 1).max(now / 1_000),
-        };
-        self.last = fence;
-        let lasts = match self.bug {
-            Some(Bug::EndsEarly) => wish.ttl * 7 / 10,
-            Some(Bug::EndsLittleEarly) => wish.ttl - 8_000_000,
-            Some(Bug::EndsLate) => wish.ttl + 700_000_000,
-            _ => wish.ttl,
-        };
-        let expires = now + lasts;
-        self.line.retain(|claim| claim.token != wish.token || !claim.waiting.is_empty());
-        self.holder = Some(Holder { token: wish.token, fence, expires, renewed: false });
-        self.say(wish.request, Reply::Grant { fence, ttl: wish.ttl, status, at: now });
+        let repeats = self.last > 0 && self.sometimes(Bug::NumbersRepeat);
+        self.last = if repeats { self.last } else { (self.last + 1).max(now / 1_000) };
+        let (token, fence, expires) = (wish.token, self.last, now + wish.ttl);
+        self.line.retain(|place| place.token != token || !place.waiting.is_empty());
+        self.holder = Some(Holder { token, fence, expires, renewed: false });
+        self.tell(now, wish, status);
     }
 
-    fn say(&mut self, request: Request, reply: Reply) {
-        self.said.push((request, reply));
+    /// Tells a request of the lease that is there.
+    fn tell(&mut self, now: Nanos, wish: Wish, status: u16) {
+        let Some(holder) = &self.holder else { return };
+        let said = Said {
+            fencing_token: Some(holder.fence),
+            ttl_ms: Some((holder.expires - now) / MS),
+            waited_ms: Some((now - wish.since) / MS),
+            ..Said::default()
+        };
+        self.said.push((wish.request, Reply { status, code: "", said }));
+    }
+
+    fn refuse(&mut self, request: Request, code: &'static str) {
+        self.said.push((request, Reply { status: 409, code, said: Said::default() }));
+    }
+
+    /// Tells a request whether it ended anything, and serves those who wait.
+    fn done(&mut self, now: Nanos, request: Request, done: bool) {
+        match done {
+            true => {
+                self.said.push((request, Reply { status: 204, code: "", said: Said::default() }))
+            }
+            false => self.refuse(request, "lock_lost"),
+        }
+        self.tick(now);
     }
 
     fn sometimes(&mut self, bug: Bug) -> bool {
         self.bug == Some(bug) && self.rng.u8(..5) == 0
+    }
+}
+
+impl Holder {
+    /// Returns whether it is this token, by this number if one is named.
+    fn is(&self, token: Token, named: Option<u64>) -> bool {
+        self.token == token && named.is_none_or(|named| named == self.fence)
     }
 }

@@ -9,102 +9,81 @@ use std::collections::BinaryHeap;
 
 use fastrand::Rng;
 
-use client::fill;
 pub(super) use lock::Bug;
 use lock::{Lock, Reply, Request, Wish};
 
-use crate::history::{Fault, Kind, Line, Nanos, Operation, Run, Token};
+use crate::check::context::MS;
+use crate::check::little::{fault, run};
+use crate::history::{Kind, Line, Nanos, Operation, Outcome, Token};
 
-const MS: Nanos = 1_000_000;
 const CLIENTS: usize = 6;
 const KEYS: u32 = 2;
-
-/// How a world is made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    pub(super) seed: u64,
-    pub(super) lasts: Nanos,
-    pub(super) bug: Option<Bug>,
-    pub(super) faults: bool,
-    /// Longer waits, longer leases, and pauses between questions.
-    pub(super) patient: bool,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Next(usize),
     Arrive(Request),
-    WaitOver(Request),
     HangUp(Request),
-    Leave(Request),
+    /// Its wait is over, which it is told, or its client has gone.
+    Leave(Request, bool),
     Deliver(Request),
     Tick(u32),
-    Forget,
 }
 
 /// A request on its way.
 struct Sent {
     operation: Operation,
     token: Token,
-    ttl: Nanos,
-    arrived: Nanos,
     reply: Option<Reply>,
-    gone: bool,
-    known: u64,
 }
 
-#[derive(Clone)]
-struct Has {
+/// What a client claimed last.
+#[derive(Clone, Copy)]
+struct Claimed {
     key: u32,
     token: Token,
-    fence: u64,
-}
-
-#[derive(Default, Clone)]
-struct Client {
-    has: Option<Has>,
-    /// What it was refused, or told nothing about.
-    asked: Option<(u32, Token)>,
+    /// The number of its lease, unless it was refused, or told nothing.
+    fence: Option<u64>,
 }
 
 struct World {
     rng: Rng,
     now: Nanos,
-    plan: Plan,
-    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
-    order: u64,
+    seed: u64,
+    lasts: Nanos,
+    /// Longer waits, longer leases, and pauses between questions.
+    patient: bool,
+    events: BinaryHeap<Reverse<(Nanos, Event)>>,
     locks: Vec<Lock>,
-    /// When each lock is to be woken.
-    ticks: Vec<Option<Nanos>>,
-    clients: Vec<Client>,
+    clients: Vec<Option<Claimed>>,
     requests: Vec<Sent>,
     tokens: Token,
     pauses: Vec<(Nanos, Nanos)>,
     lines: Vec<Line>,
 }
 
-/// Returns the history of a world.
-pub(super) fn history(plan: Plan) -> Vec<Line> {
-    let mut rng = Rng::with_seed(plan.seed);
-    let locks = (0..KEYS).map(|_| Lock::new(plan.bug, rng.fork())).collect();
+/// Returns the history of a world; one in two has faults.
+pub(super) fn history(seed: u64, bug: Option<Bug>) -> Vec<Line> {
+    let mut rng = Rng::with_seed(seed);
+    let locks = (0..KEYS).map(|_| Lock::new(bug, rng.fork())).collect();
+    let patient = seed % 4 > 1;
     let mut world = World {
         now: 0,
-        plan,
+        seed,
+        lasts: if patient { 20_000 * MS } else { 6_000 * MS },
+        patient,
         events: BinaryHeap::new(),
-        order: 0,
         locks,
-        ticks: vec![None; KEYS as usize],
-        clients: vec![Client::default(); CLIENTS],
+        clients: vec![None; CLIENTS],
         requests: Vec::new(),
         tokens: 100,
         pauses: Vec::new(),
-        lines: Vec::new(),
+        lines: vec![run("redis")],
         rng,
     };
-    let (store, deadline) = ("redis".to_owned(), 100 * MS);
-    let run = Run { store, seed: plan.seed, instances: 2, deadline, drift_ppm: 0 };
-    world.lines.push(Line::Run(run));
-    world.plan_faults();
+    if !seed.is_multiple_of(2) {
+        world.plan_faults();
+    }
     for client in 0..CLIENTS {
         let at = world.rng.u64(..20 * MS);
         world.at(at, Event::Next(client));
@@ -115,8 +94,7 @@ pub(super) fn history(plan: Plan) -> Vec<Line> {
 
 impl World {
     fn at(&mut self, at: Nanos, event: Event) {
-        self.order += 1;
-        self.events.push(Reverse((at, self.order, event)));
+        self.events.push(Reverse((at, event)));
     }
 
     fn soon(&mut self, event: Event) {
@@ -125,32 +103,22 @@ impl World {
     }
 
     fn plan_faults(&mut self) {
-        if !self.plan.faults {
-            return;
-        }
-        let mut at = self.plan.lasts / 6;
-        while at + 600 * MS < self.plan.lasts {
-            let (from, mut until) = (at, at + self.rng.u64(50..400) * MS);
-            let forgets = self.rng.bool();
-            let kind = if forgets { "flush" } else { "pause" };
-            if forgets {
-                until = from + MS;
-                self.at(from, Event::Forget);
-            } else {
-                self.pauses.push((from, until));
-            }
-            let (kind, target) = (kind.to_owned(), "store".to_owned());
-            self.lines.push(Line::Fault(Fault { kind, target, from, until, forgets }));
-            at = until + self.rng.u64(100..3_000) * MS;
+        let lasts = self.lasts / MS;
+        let mut at = lasts / 6;
+        while at + 600 < lasts {
+            let until = at + self.rng.u64(50..400);
+            self.pauses.push((at * MS, until * MS));
+            self.lines.push(Line::Fault(fault("pause", "store", (at, until))));
+            at = until + self.rng.u64(100..3_000);
         }
     }
 
     fn run(&mut self) {
-        while let Some(Reverse((at, _, event))) = self.events.pop() {
+        while let Some(Reverse((at, event))) = self.events.pop() {
             self.now = at;
             let served = !matches!(event, Event::Next(_) | Event::HangUp(_) | Event::Deliver(_));
             let paused = self.pauses.iter().find(|pause| pause.0 <= at && at < pause.1);
-            if let Some(&(_, until)) = paused.filter(|_| served && event != Event::Forget) {
+            if let Some(&(_, until)) = paused.filter(|_| served) {
                 self.at(until, event);
                 continue;
             }
@@ -164,23 +132,16 @@ impl World {
     fn step(&mut self, event: Event) {
         let now = self.now;
         match event {
-            Event::Next(client) if now < self.plan.lasts => self.decide(client),
+            Event::Next(client) if now < self.lasts => self.decide(client),
             Event::Next(_) => (),
             Event::Arrive(request) => self.arrive(request),
-            Event::WaitOver(request) => {
-                if self.requests[request].reply.is_none() {
-                    let key = self.requests[request].operation.key;
-                    self.locks[key as usize].leave(now, request, true);
-                }
-            }
             Event::HangUp(request) => self.hang_up(request),
-            Event::Leave(request) => {
+            Event::Leave(request, told) => {
                 let key = self.requests[request].operation.key;
-                self.locks[key as usize].leave(now, request, false);
+                self.locks[key as usize].leave(now, request, told);
             }
             Event::Deliver(request) => self.deliver(request),
             Event::Tick(key) => self.locks[key as usize].tick(now),
-            Event::Forget => self.locks.iter_mut().for_each(|lock| lock.forget(now)),
         }
     }
 
@@ -188,101 +149,93 @@ impl World {
     fn tell(&mut self, key: u32) {
         let said = std::mem::take(&mut self.locks[key as usize].said);
         for (request, reply) in said {
+            let ends = self.locks[key as usize].ends().filter(|_| reply.said.ttl_ms.is_some());
+            if let Some(at) = ends {
+                self.at(at.max(self.now), Event::Tick(key));
+            }
             self.requests[request].reply = Some(reply);
             self.soon(Event::Deliver(request));
         }
-        let expires = self.locks[key as usize].holder.as_ref().map(|holder| holder.expires);
-        if let Some(at) = expires.filter(|_| expires != self.ticks[key as usize]) {
-            self.at(at.max(self.now), Event::Tick(key));
-        }
-        self.ticks[key as usize] = expires;
     }
 
     fn arrive(&mut self, request: Request) {
-        let sent = &mut self.requests[request];
-        sent.arrived = self.now;
-        let (now, token, gone) = (self.now, sent.token, sent.gone);
-        let Operation { kind, key, .. } = sent.operation;
-        let asked = sent.operation.asked.clone();
-        let (ttl, known, made) = (sent.ttl, sent.known, !sent.operation.chosen);
-        let lock = &mut self.locks[key as usize];
-        match kind {
-            Kind::Refresh => {
-                lock.refresh(now, (request, token), (asked.fencing_token, ttl), known);
-            }
-            Kind::Release => lock.release(now, (request, token), asked.fencing_token),
+        let now = self.now;
+        let Sent { ref operation, token, .. } = self.requests[request];
+        let (asked, key) = (&operation.asked, operation.key as usize);
+        let (named, wait) = (asked.fencing_token, asked.wait_ms * MS);
+        // Whoever has gone does not wait.
+        let waits = wait > 0 && operation.gone.is_none();
+        let (made, ttl) = (!operation.chosen, asked.ttl_ms.unwrap_or_default() * MS);
+        let wish = Wish { request, token, made, ttl, waits, since: now };
+        let lock = &mut self.locks[key];
+        match operation.kind {
+            Kind::Refresh => lock.refresh(now, wish, named),
+            Kind::Release => lock.release(now, (request, token), named),
             Kind::ForceRelease => lock.force_release(now, request),
             Kind::Look => lock.look(now, request, token),
-            _ => {
-                // Whoever has gone does not wait.
-                let waits = asked.wait_ms > 0 && !gone;
-                lock.claim(now, Wish { request, token, made, ttl, waits });
-                if waits {
-                    self.at(now + asked.wait_ms * MS, Event::WaitOver(request));
-                }
-            }
+            _ => lock.claim(now, wish),
+        }
+        if waits {
+            self.at(now + wait, Event::Leave(request, true));
         }
     }
 
     fn hang_up(&mut self, request: Request) {
-        let sent = &mut self.requests[request];
-        if sent.gone || sent.operation.answered.is_some() {
+        let operation = &mut self.requests[request].operation;
+        if operation.answered.is_some() {
             return;
         }
-        sent.gone = true;
-        sent.operation.gone = Some(self.now);
-        let operation = sent.operation.clone();
+        operation.gone = Some(self.now);
+        let operation = operation.clone();
         let client = operation.client as usize;
         if operation.kind == Kind::Acquire && operation.chosen {
-            self.clients[client].asked = Some((operation.key, operation.token));
+            let (key, token) = (operation.key, operation.token);
+            self.clients[client].get_or_insert(Claimed { key, token, fence: None });
         }
         self.lines.push(Line::Operation(operation));
-        self.soon(Event::Leave(request));
+        self.soon(Event::Leave(request, false));
         self.think(client, 20);
     }
 
     fn deliver(&mut self, request: Request) {
         let now = self.now;
-        let sent = &mut self.requests[request];
-        let Some(reply) = sent.reply.clone() else { return };
-        let key = sent.operation.key as usize;
-        if sent.operation.answered.is_some() {
+        let Sent { operation, token, reply } = &mut self.requests[request];
+        let Some(Reply { status, code, said }) = reply.clone() else { return };
+        if operation.answered.is_some() {
             return; // It was told already, by a bug that serves a claim twice.
         }
-        if sent.gone {
-            if let Reply::Grant { fence, .. } = reply
-                && !self.is_told(key, fence)
-            {
-                self.locks[key].take_back(now, fence);
+        let (key, granted) = (operation.key, said.fencing_token.filter(|_| said.ttl_ms.is_some()));
+        if operation.gone.is_some() {
+            if let Some(fence) = granted.filter(|fence| !self.is_told(key, *fence)) {
+                self.locks[key as usize].take_back(now, fence);
             }
             return;
         }
-        let (token, arrived) = (sent.token, sent.arrived);
-        let operation = &mut sent.operation;
         operation.answered = Some(now);
-        fill(operation, &reply, (token, arrived));
-        let operation = operation.clone();
-        let client = operation.client as usize;
-        match reply {
-            Reply::Grant { fence, .. } => {
-                self.clients[client].has = Some(Has { key: key as u32, token, fence });
-            }
-            Reply::No("lock_lost") => self.clients[client].has = None,
-            Reply::No(_) if operation.chosen => {
-                self.clients[client].asked = Some((key as u32, token));
-            }
-            _ => (),
+        operation.outcome = if status == 409 { Outcome::No } else { Outcome::Yes };
+        (operation.status, operation.code, operation.said) = (status, code.to_owned(), said);
+        let client = &mut self.clients[operation.client as usize];
+        let claimed = Claimed { key, token: *token, fence: granted };
+        if granted.is_some() {
+            operation.token = *token;
+            *client = Some(claimed);
+        } else if code == "lock_lost" {
+            *client = None;
+        } else if status == 409 && operation.chosen {
+            client.get_or_insert(claimed);
         }
+        let operation = operation.clone();
+        self.think(operation.client as usize, if self.patient { 120 } else { 25 });
         self.lines.push(Line::Operation(operation));
-        self.think(client, if self.plan.patient { 120 } else { 25 });
     }
 
     /// Returns true if another request was told of a lease, or will be.
-    fn is_told(&self, key: usize, fence: u64) -> bool {
-        let tells = |sent: &&Sent| {
-            let of = matches!(sent.reply, Some(Reply::Grant { fence: told, .. }) if told == fence);
-            of && sent.operation.key as usize == key && !sent.gone
-        };
-        self.requests.iter().rev().find(tells).is_some()
+    fn is_told(&self, key: u32, fence: u64) -> bool {
+        self.requests.iter().rev().any(|Sent { operation, reply, .. }| {
+            let said = reply.as_ref().map(|reply| &reply.said);
+            let told =
+                said.is_some_and(|said| said.ttl_ms.is_some() && said.fencing_token == Some(fence));
+            told && operation.key == key && operation.gone.is_none()
+        })
     }
 }
