@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 fn campaign() -> io::Result<bool> {
     let campaign = Campaign::from_env()?;
     let outcome = runtime()?.block_on(campaign.run())?;
-    for (rule, count) in &outcome.not_promised {
+    for (rule, count) in outcome.not_promised() {
         eprintln!("not promised: {rule} {count} times");
     }
     for why in &outcome.refused {

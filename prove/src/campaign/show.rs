@@ -21,7 +21,7 @@ const BEFORE: Nanos = 3_000_000_000;
 /// Prints a report, and the first violations with what happened around them.
 pub(crate) fn report(report: &Report, lines: &[Line]) {
     eprint!("{report}");
-    for rule in report.not_promised.keys() {
+    for rule in report.not_promised().keys() {
         let unpromised = report.violations.iter().filter(|one| !one.promised && one.rule == *rule);
         for violation in unpromised.take(EXAMPLES) {
             let Violation { key, at, what, .. } = violation;

@@ -1,66 +1,59 @@
 //! How the leases of a key are found in what its clients were told, and how long each may have lasted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::check::context::{Context, DEFAULT_TTL, MS};
 use crate::check::ends::ends;
 use crate::check::key::{Key, Stream};
-use crate::check::lease::{Evidence, Lease, Leases, streams_of};
+use crate::check::lease::{Evidence, Lease, Leases};
+use crate::check::share::shares;
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 /// Finds the leases of a key.
-pub(super) fn leases(context: &Context<'_>, key: &Key<'_>) -> Leases {
-    let mut evidence: Vec<_> =
-        key.streams.iter().flat_map(|stream| heard(context, key, stream)).collect();
-    for (number, operation) in key.numbered() {
-        let (Outcome::Yes, true, Some(fence)) =
-            (operation.outcome, operation.prolongs(), operation.said.fencing_token)
-        else {
-            continue;
-        };
-        let (from, to) = operation.began();
-        let said = operation.told_ttl().or_else(|| operation.asked_ttl());
-        let ttl = context.safe(said.unwrap_or_default());
-        let (token, kind) = (operation.token, operation.kind);
-        let (end, rely) = (from + ttl, from + ttl);
-        evidence.push(Evidence { fence, token, from, to, ttl, end, rely, number, kind });
-    }
-    evidence.sort_by_key(|evidence| (evidence.fence, evidence.token, evidence.from));
-    let (mut all, mut clashes) = (Vec::<Lease>::new(), Vec::new());
-    let mut start = 0;
-    for group in evidence.chunk_by_mut(|a, b| (a.fence, a.token) == (b.fence, b.token)) {
-        let lease = lease(context, key, (group, start));
-        start = lease.evidence.end;
-        if all.last().is_some_and(|last| last.fence == lease.fence) {
-            clashes.push((lease.fence, group[0].to));
+pub(super) fn leases<'a>(context: &Context<'_>, key: &Key<'a>) -> Leases<'a> {
+    let mut evidence: BTreeMap<(u64, Token), Vec<Evidence<'a>>> = BTreeMap::new();
+    for stream in &key.streams {
+        if let Some(fence) = stream.grant.said.fencing_token {
+            let all = evidence.entry((fence, stream.grant.token)).or_default();
+            all.extend(heard(context, stream));
         }
-        all.push(lease);
     }
-    succeed(key, &mut all);
-    Leases::new(evidence, all, clashes)
+    for of in key.operations.all().map(|span| span.of) {
+        if let (Outcome::Yes, true, Some(fence)) =
+            (of.outcome, of.prolongs(), of.said.fencing_token)
+        {
+            let (from, to) = of.began();
+            let said = of.told_ttl().or_else(|| of.asked_ttl());
+            let ttl = context.safe(said.unwrap_or_default());
+            let all = evidence.entry((fence, of.token)).or_default();
+            all.push(Evidence { of, from, to, ttl, rely: from + ttl });
+        }
+    }
+    let leases = evidence.into_iter().map(|(id, evidence)| lease(context, key, id, evidence));
+    let mut leases: Vec<_> = leases.collect();
+    succeed(key, &mut leases);
+    for lease in &mut leases {
+        lease.shares = shares(key, lease);
+    }
+    Leases::new(leases)
 }
 
 /// Returns what the events `alive` of a stream prove: each time it refreshed the lease after the event
 /// before it, unless both came at once because the client, or what is between, stood still.
-fn heard(context: &Context<'_>, key: &Key<'_>, stream: &Stream) -> Vec<Evidence> {
-    let grant = key.operation(stream.grant);
-    let Some(fence) = grant.said.fencing_token else { return Vec::new() };
-    let mut from = grant.began().0;
-    let events = stream.alive.iter().map(|&number| {
-        let alive = key.operation(number);
-        let to = alive.answered.unwrap_or(alive.sent);
-        let ttl = alive.told_ttl().unwrap_or_default();
-        if to.saturating_sub(alive.sent) >= (ttl / 6).max(50 * MS) {
-            from = from.max(alive.sent);
+fn heard<'a>(context: &Context<'_>, stream: &Stream<'a>) -> impl Iterator<Item = Evidence<'a>> {
+    let mut from = stream.grant.began().0;
+    stream.alive.iter().map(move |&of| {
+        let to = of.answered.unwrap_or(of.sent);
+        let ttl = of.told_ttl().unwrap_or_default();
+        if to.saturating_sub(of.sent) >= (ttl / 6).max(50 * MS) {
+            from = from.max(of.sent);
         }
-        let (token, kind, end, rely) = (grant.token, Kind::Alive, from + ttl, from + ttl);
-        Evidence { fence, token, from, to, ttl: context.safe(ttl), end, rely, number, kind }
-    });
-    events.collect()
+        Evidence { of, from, to, ttl: context.safe(ttl), rely: from + ttl }
+    })
 }
 
 /// A lease is over once a later one is there: of its token, where leases share the key.
-fn succeed(key: &Key<'_>, leases: &mut [Lease]) {
+fn succeed(key: &Key<'_>, leases: &mut [Lease<'_>]) {
     let mut later: HashMap<Token, Nanos> = HashMap::new();
     for lease in leases.iter_mut().rev() {
         let token = if key.shared { lease.token } else { NO_TOKEN };
@@ -72,64 +65,69 @@ fn succeed(key: &Key<'_>, leases: &mut [Lease]) {
 }
 
 /// Returns the lease of which all of this is evidence.
-fn lease(
+fn lease<'a>(
     context: &Context<'_>,
-    key: &Key<'_>,
-    (evidence, start): (&mut [Evidence], usize),
-) -> Lease {
-    let operation = |evidence: &Evidence| key.operation(evidence.number);
-    let created = |one: &&Evidence| operation(one).is_claim() && operation(one).status == 201;
+    key: &Key<'a>,
+    (fence, token): (u64, Token),
+    mut evidence: Vec<Evidence<'a>>,
+) -> Lease<'a> {
+    evidence.sort_by_key(|one| one.from);
+    let created = |one: &&Evidence<'_>| one.of.is_claim() && one.of.status == 201;
     // Of a lease that one question began and the next one was told, the wait is too long; others
     // share the key meanwhile.
-    let since = |one: &Evidence| match operation(one).sent {
+    let since = |one: &Evidence<'_>| match one.of.sent {
         sent if key.shared && context.loses_answers(sent, one.to) => sent,
         _ => one.from,
     };
     let begun = evidence.iter().filter(created).map(since).min();
-    let first = evidence.iter().min_by_key(|one| one.to);
+    let first = evidence.iter().min_by_key(|one| one.to).unwrap_or(&evidence[0]);
     let mut lease = Lease {
-        fence: evidence[0].fence,
-        token: evidence[0].token,
+        fence,
+        token,
         lo: begun.unwrap_or(evidence[0].from),
-        hi: first.map_or(0, |one| one.to),
-        evidence: start..start + evidence.len(),
+        hi: first.to,
         sure: 0,
         cap: Nanos::MAX,
         ttl: evidence[0].ttl,
         by_ttl: 0,
         over: Nanos::MAX,
-        expires: true,
         begun: begun.is_some(),
-        first: first.map_or(0, |one| one.number),
+        first: first.of,
+        shares: Vec::new(),
+        evidence,
     };
     if !lease.begun {
         find_beginning(key, &mut lease);
     }
-    let ends = ends(context, key, (&lease, evidence));
-    lease.expires = !ends.iter().any(|end| !end.only_holder && end.keeps == 0);
-    for one in &mut *evidence {
+    let of_lease = |stream: &&Stream<'_>| {
+        (stream.grant.said.fencing_token, stream.grant.token) == (Some(fence), token)
+    };
+    let streams: Vec<&Stream<'a>> = key.streams.iter().filter(of_lease).collect();
+    let ends = ends(context, key, (&lease, &streams));
+    for one in &mut lease.evidence {
+        // Until when the lease lasted at least, as far as this answer proves it.
+        let mut lasts = one.rely;
         for end in ends.iter().filter(|end| end.until >= one.from) {
-            let is_claim = matches!(one.kind, Kind::Acquire | Kind::Hold);
-            if is_claim && end.taken_over_after.is_some_and(|after| one.from > after) {
+            if one.of.is_claim() && end.taken_over_after.is_some_and(|after| one.from > after) {
                 continue;
             }
             let at = end.from.max(one.from).saturating_add(end.keeps);
             one.rely = one.rely.min(at);
             if !end.only_holder {
-                one.end = one.end.min(at);
+                lasts = lasts.min(at);
             }
         }
         // In an outage a stream goes on without the store, so its events prove nothing about it.
-        let proves = one.kind != Kind::Alive || !context.outage(one.from, one.to);
-        lease.sure = lease.sure.max(if proves { one.from.max(one.end) } else { 0 });
+        if one.of.kind != Kind::Alive || !context.outage(one.from, one.to) {
+            lease.sure = lease.sure.max(one.from.max(lasts));
+        }
     }
-    for end in ends.iter().filter(|end| !end.only_holder && end.until >= lease.lo) {
+    for end in ends.iter().filter(|end| !end.only_holder) {
         lease.cap = lease.cap.min(end.from.max(lease.lo).saturating_add(end.keeps));
     }
-    lease.by_ttl = by_ttl(context, key, (&lease, evidence));
-    lease.over = key.over(lease.token, Some(lease.fence), lease.hi, lease.by_ttl);
-    let told = streams_of(key, evidence).filter_map(|stream| {
-        let end = key.operation(stream.end?);
+    lease.by_ttl = by_ttl(context, key, (&lease, &streams));
+    lease.over = key.over(token, Some(fence), lease.hi, lease.by_ttl);
+    let told = streams.iter().filter_map(|stream| stream.end).filter_map(|end| {
         let ended = matches!(end.code.as_str(), "lost/released" | "lost/forced");
         end.answered.filter(|_| ended)
     });
@@ -139,15 +137,15 @@ fn lease(
 
 /// Finds when a lease may have begun of which nobody was told that it is new: a question whose answer was
 /// lost may have begun it.
-fn find_beginning(key: &Key<'_>, lease: &mut Lease) {
+fn find_beginning(key: &Key<'_>, lease: &mut Lease<'_>) {
     // Whatever its token had before it was told that it has nothing is another lease.
     let told = |operation: &&Operation| {
-        let nothing = operation.is_release() || operation.is_lost() || operation.is_definite_no();
+        let nothing = operation.ends() || operation.is_definite_no();
         nothing && operation.answered.is_some_and(|answered| answered <= lease.lo)
     };
-    let nothing = key.near(lease.token, 0, lease.hi).map(|near| near.1).find(told);
+    let nothing = key.near(lease.token, 0, lease.hi).map(|near| near.of).find(told);
     let since = nothing.map_or(0, |operation| operation.sent);
-    for (_, operation) in key.near(lease.token, since, lease.hi) {
+    for operation in key.near(lease.token, since, lease.hi).map(|near| near.of) {
         match operation.outcome {
             Outcome::Unknown if operation.is_claim() => lease.lo = lease.lo.min(operation.sent),
             // The service may not have heard of it at first, and others share the key meanwhile.
@@ -161,17 +159,21 @@ fn find_beginning(key: &Key<'_>, lease: &mut Lease) {
 }
 
 /// Returns until when a lease may last, if nobody ends it.
-fn by_ttl(context: &Context<'_>, key: &Key<'_>, (lease, evidence): (&Lease, &[Evidence])) -> Nanos {
+fn by_ttl(
+    context: &Context<'_>,
+    key: &Key<'_>,
+    (lease, streams): (&Lease<'_>, &[&Stream<'_>]),
+) -> Nanos {
     let (mut until, mut longest): (Nanos, Nanos) = (0, 0);
-    for one in evidence {
-        let ttl = longest_ttl(context, key, one);
+    for one in &lease.evidence {
+        let ttl = longest_ttl(context, one);
         longest = longest.max(ttl);
         until = until.max(one.to.saturating_add(ttl));
     }
-    for stream in streams_of(key, evidence) {
-        let Some(end) = stream.end.map(|end| key.operation(end)) else { return Nanos::MAX };
+    for stream in streams {
+        let Some(end) = stream.end else { return Nanos::MAX };
         let at = end.answered.unwrap_or_default().max(end.gone.unwrap_or_default());
-        let linger = key.operation(stream.grant).asked.linger_ms.saturating_mul(MS);
+        let linger = stream.grant.asked.linger_ms.saturating_mul(MS);
         until = until.max(context.settled(at.max(end.sent)).saturating_add(linger.max(longest)));
     }
     until = context.stretched(lease.lo, until);
@@ -179,9 +181,9 @@ fn by_ttl(context: &Context<'_>, key: &Key<'_>, (lease, evidence): (&Lease, &[Ev
     loop {
         let before = until;
         let near = key.near(lease.token, lease.lo, before);
-        for (number, operation) in near.filter(|(_, one)| one.prolongs() && one.is_unknown()) {
-            let ttl = operation.asked_ttl().unwrap_or_else(|| longest.max(DEFAULT_TTL));
-            let later = key.settled(number).saturating_add(ttl);
+        for span in near.filter(|span| span.of.prolongs() && span.of.is_unknown()) {
+            let ttl = span.of.asked_ttl().unwrap_or_else(|| longest.max(DEFAULT_TTL));
+            let later = span.until.saturating_add(ttl);
             if later > until {
                 until = context.stretched(lease.lo, later);
             }
@@ -193,8 +195,8 @@ fn by_ttl(context: &Context<'_>, key: &Key<'_>, (lease, evidence): (&Lease, &[Ev
 }
 
 /// Returns the longest TTL of which an answer may tell what is left.
-pub(super) fn longest_ttl(context: &Context<'_>, key: &Key<'_>, one: &Evidence) -> Nanos {
-    let operation = key.operation(one.number);
+pub(super) fn longest_ttl(context: &Context<'_>, one: &Evidence<'_>) -> Nanos {
+    let operation = one.of;
     let said = operation.told_ttl().unwrap_or_default();
     let took = one.to.saturating_sub(operation.sent);
     operation.asked_ttl().unwrap_or_else(|| context.longest(said, took)).max(said)

@@ -1,6 +1,6 @@
 //! The circumstances of a run: its faults, how fast it answered, and what is promised under them.
 
-use crate::check::spans::Spans;
+use crate::check::spans::{Span, Spans};
 use crate::history::{Fault, Kind, Line, Nanos, Operation, Outcome, Run};
 
 pub(super) const MS: Nanos = 1_000_000;
@@ -58,7 +58,7 @@ pub(super) struct Context<'a> {
 impl<'a> Context<'a> {
     pub(super) fn new(run: &'a Run, lines: &'a [Line]) -> Self {
         let faults = lines.iter().filter_map(|line| match line {
-            Line::Fault(fault) => Some((fault.from, fault.until, fault)),
+            Line::Fault(of) => Some(Span { from: of.from, until: of.until, of }),
             _ => None,
         });
         let faults = faults.collect();
@@ -80,10 +80,6 @@ impl<'a> Context<'a> {
 
     pub(super) fn embedded(&self) -> bool {
         self.run.store == "embedded"
-    }
-
-    pub(super) fn faults(&self) -> impl Iterator<Item = &'a Fault> {
-        self.faults.all().map(|span| span.of)
     }
 
     /// Returns what a holder may count on of a TTL.

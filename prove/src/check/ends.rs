@@ -3,11 +3,13 @@
 
 use crate::check::context::Context;
 use crate::check::key::{Key, Stream};
-use crate::check::lease::{Evidence, Lease, streams_of};
+use crate::check::lease::Lease;
 use crate::check::share;
+use crate::check::spans::Span;
 use crate::history::{Kind, Nanos, Operation, Outcome};
 
 /// Something that may end a lease, or leave it a shorter TTL, at some time in its window.
+#[derive(Clone, Copy, Default)]
 pub(super) struct End {
     pub(super) from: Nanos,
     pub(super) until: Nanos,
@@ -19,23 +21,18 @@ pub(super) struct End {
     pub(super) taken_over_after: Option<Nanos>,
 }
 
-impl End {
-    fn between(from: Nanos, until: Nanos) -> Self {
-        Self { from, until, keeps: 0, only_holder: false, taken_over_after: None }
-    }
-}
-
-/// Returns what may end a lease with this evidence before its time, or leave it less.
+/// Returns what may end a lease with these streams before its time, or leave it less.
 pub(super) fn ends(
     context: &Context<'_>,
     key: &Key<'_>,
-    (lease, evidence): (&Lease, &[Evidence]),
+    (lease, streams): (&Lease<'_>, &[&Stream<'_>]),
 ) -> Vec<End> {
-    let reach = evidence.iter().map(|one| one.to + one.ttl).max().unwrap_or_default();
-    let longest = evidence.iter().map(|one| one.ttl).max().unwrap_or_default();
+    let evidence = lease.evidence.iter();
+    let reach = evidence.clone().map(|one| one.to + one.ttl).max().unwrap_or_default();
+    let longest = evidence.map(|one| one.ttl).max().unwrap_or_default();
     let mut ends = Vec::new();
-    for (number, operation) in key.near(lease.token, lease.lo, reach) {
-        let end = End::between(operation.sent, key.settled(number));
+    for Span { from, until, of: operation } in key.near(lease.token, lease.lo, reach) {
+        let end = End { from, until, ..End::default() };
         let other = operation.means_another(lease.fence);
         match operation.kind {
             Kind::Release if !other => {
@@ -58,35 +55,27 @@ pub(super) fn ends(
             _ => (),
         }
     }
-    for span in key.forced.meeting(lease.lo, reach) {
-        let operation = key.operation(span.of);
-        let other = operation.ended_by_force().is_some_and(|ended| ended != lease.fence);
-        if operation.outcome != Outcome::No && !other {
-            ends.push(End::between(span.from, span.until));
-        }
-    }
-    if key.shared {
-        let successors = share::successors(key, lease, (evidence, reach)).into_iter();
-        ends.extend(
-            successors.map(|number| End::between(key.operation(number).sent, key.settled(number))),
-        );
-    }
-    ends.extend(streams_of(key, evidence).filter_map(|stream| end_of(key, stream)));
+    let forced = key.forced.meeting(lease.lo, reach);
+    let forced =
+        forced.filter(|span| span.of.outcome != Outcome::No && !span.of.means_another(lease.fence));
+    let successors = key.shared.then(|| share::successors(key, lease, reach));
+    let others = forced.chain(successors.into_iter().flatten());
+    let ended = |Span { from, until, .. }: Span<_>| End { from, until, ..End::default() };
+    ends.extend(others.map(ended));
+    ends.extend(streams.iter().filter_map(|stream| end_of(stream)));
     ends
 }
 
-fn end_of(key: &Key<'_>, stream: &Stream) -> Option<End> {
-    let end = stream.end.map(|end| key.operation(end));
-    let from = match end {
+fn end_of(stream: &Stream<'_>) -> Option<End> {
+    let from = match stream.end {
         Some(end) if matches!(end.code.as_str(), "draining" | "lost/taken_over") => return None,
         Some(Operation { gone: Some(gone), .. }) => *gone,
         // A broken connection is told late on one side.
         _ => {
-            let last =
-                stream.alive.iter().chain([&stream.grant]).map(|&heard| key.operation(heard));
-            last.map(|heard| heard.answered.unwrap_or(heard.sent)).max()?
+            let heard = stream.alive.iter().chain([&stream.grant]);
+            heard.map(|heard| heard.answered.unwrap_or(heard.sent)).max()?
         }
     };
-    let taken_over_after = key.operation(stream.grant).answered;
-    Some(End { taken_over_after, ..End::between(from, Nanos::MAX) })
+    let taken_over_after = stream.grant.answered;
+    Some(End { from, until: Nanos::MAX, taken_over_after, ..End::default() })
 }

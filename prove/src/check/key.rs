@@ -3,69 +3,48 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::check::context::{Context, DEFAULT_TTL, MS, PLACE_KEPT, SECOND};
-use crate::check::spans::Spans;
+use crate::check::spans::{Span, Spans};
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
-/// The number of an operation within its key.
-pub(super) type Number = u32;
+/// An operation, from when it was sent until when it may have an effect.
+pub(super) type Effect<'a> = Span<&'a Operation>;
 
-/// What a key's operations tell. A time of an operation is from when it was sent until when it may have
-/// an effect.
+/// What a key's operations tell.
 pub(super) struct Key<'a> {
     pub(super) key: u32,
     /// Whether anybody asked to share it.
     pub(super) shared: bool,
-    pub(super) operations: Vec<&'a Operation>,
-    settled: Vec<Nanos>,
-    pub(super) tokens: BTreeMap<Token, Spans<Number>>,
-    pub(super) forced: Spans<Number>,
-    pub(super) streams: Vec<Stream>,
+    pub(super) operations: Spans<&'a Operation>,
+    pub(super) tokens: BTreeMap<Token, Spans<&'a Operation>>,
+    pub(super) forced: Spans<&'a Operation>,
+    pub(super) streams: Vec<Stream<'a>>,
 }
 
 /// A stream that had a lease.
-pub(super) struct Stream {
-    pub(super) grant: Number,
-    pub(super) alive: Vec<Number>,
-    pub(super) end: Option<Number>,
+pub(super) struct Stream<'a> {
+    pub(super) grant: &'a Operation,
+    pub(super) alive: Vec<&'a Operation>,
+    pub(super) end: Option<&'a Operation>,
 }
 
 impl<'a> Key<'a> {
-    pub(super) fn new(context: &Context<'_>, key: u32, operations: Vec<&'a Operation>) -> Self {
-        let settled: Vec<_> =
-            operations.iter().map(|operation| settled(context, operation)).collect();
-        let times =
-            |number: Number| (operations[number as usize].sent, settled[number as usize], number);
-        let (mut tokens, mut forced) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
-        for (number, operation) in (0..).zip(&operations) {
-            if operation.token != NO_TOKEN {
-                tokens.entry(operation.token).or_default().push(times(number));
-            }
-            if operation.kind == Kind::ForceRelease {
-                forced.push(times(number));
-            }
+    pub(super) fn new(context: &Context<'_>, operations: &[&'a Operation]) -> Self {
+        let effect = |&of: &&'a Operation| Span { from: of.sent, until: settled(context, of), of };
+        let effects: Vec<Effect<'a>> = operations.iter().map(effect).collect();
+        let mut tokens = BTreeMap::<Token, Vec<Effect<'a>>>::new();
+        for effect in effects.iter().filter(|effect| effect.of.token != NO_TOKEN) {
+            tokens.entry(effect.of.token).or_default().push(*effect);
         }
-        let tokens = tokens.into_iter().map(|(token, times)| (token, times.into_iter().collect()));
+        let tokens = tokens.into_iter().map(|(token, spans)| (token, spans.into_iter().collect()));
+        let forced = effects.iter().filter(|effect| effect.of.kind == Kind::ForceRelease);
         Self {
-            key,
+            key: operations.first().map_or(0, |one| one.key),
             shared: operations.iter().any(|one| one.asked.slots.is_some_and(|slots| slots > 1)),
             tokens: tokens.collect(),
-            forced: forced.into_iter().collect(),
-            streams: streams(&operations),
-            operations,
-            settled,
+            forced: forced.copied().collect(),
+            streams: streams(operations),
+            operations: effects.into_iter().collect(),
         }
-    }
-
-    pub(super) fn operation(&self, number: Number) -> &'a Operation {
-        self.operations[number as usize]
-    }
-
-    pub(super) fn numbered(&self) -> impl Iterator<Item = (Number, &'a Operation)> {
-        (0..).zip(self.operations.iter().copied())
-    }
-
-    pub(super) fn settled(&self, number: Number) -> Nanos {
-        self.settled[number as usize]
     }
 
     /// Returns the operations with a token that may have an effect in that time, the latest first.
@@ -74,10 +53,9 @@ impl<'a> Key<'a> {
         token: Token,
         from: Nanos,
         until: Nanos,
-    ) -> impl Iterator<Item = (Number, &'a Operation)> {
+    ) -> impl Iterator<Item = Effect<'a>> {
         let spans = self.tokens.get(&token).into_iter();
-        let near = spans.flat_map(move |spans| spans.meeting(from, until));
-        near.map(|span| (span.of, self.operation(span.of)))
+        spans.flat_map(move |spans| spans.meeting(from, until))
     }
 
     /// Returns when a token that had a lease at `from` is first known to have none: given up, or told so.
@@ -88,35 +66,20 @@ impl<'a> Key<'a> {
         from: Nanos,
         limit: Nanos,
     ) -> Nanos {
-        let of_token = self.tokens.get(&token).into_iter().flat_map(|spans| spans.after(from));
-        let given_up = |operation: &Operation| {
-            let named = operation.asked.fencing_token;
-            let another = named.is_some_and(|named| Some(named) != fence);
-            !another && (operation.is_release() || operation.is_lost())
-        };
-        let ended = |operation: &Operation| {
-            let another = operation.ended_by_force().is_some_and(|ended| Some(ended) != fence);
-            !another && (operation.outcome == Outcome::Yes || operation.is_lost())
-        };
-        let first = |spans: &mut dyn Iterator<Item = Number>, ends: &dyn Fn(&Operation) -> bool| {
-            let mut over = Nanos::MAX;
-            for operation in spans.map(|number| self.operation(number)) {
-                if operation.sent > limit || operation.sent >= over {
-                    break;
-                }
-                if ends(operation) {
-                    over = over.min(operation.answered.unwrap_or(Nanos::MAX));
-                }
-            }
-            over
-        };
-        let over = first(&mut of_token.map(|span| span.of), &given_up);
-        over.min(first(&mut self.forced.after(from).map(|span| span.of), &ended))
+        let of_token = self.tokens.get(&token).into_iter();
+        let of_token = of_token.flat_map(|spans| spans.after(from, limit));
+        let all = of_token.chain(self.forced.after(from, limit)).map(|span| span.of);
+        let ends = all.filter(|one| one.ends() && one.means().is_none_or(|it| Some(it) == fence));
+        ends.filter_map(|one| one.answered).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Returns when the lease of a question that came to an unknown end may exist.
-    pub(super) fn perhaps(&self, context: &Context<'_>, number: Number) -> (Nanos, Nanos) {
-        let (operation, settled) = (self.operation(number), self.settled(number));
+    /// Returns a question that came to an unknown end, from when until when its lease may exist.
+    pub(super) fn perhaps(
+        &self,
+        context: &Context<'_>,
+        Effect { until: settled, of: operation, .. }: Effect<'a>,
+    ) -> Effect<'a> {
+        let exists = |from, until| Effect { from, until, of: operation };
         let ttl = operation.asked_ttl().unwrap_or(DEFAULT_TTL);
         let whole = operation.gone.and_then(|gone| {
             let slack = SECOND + 2 * context.slowest(gone, gone + SECOND);
@@ -124,12 +87,13 @@ impl<'a> Key<'a> {
         });
         let Some((gone, slack)) = whole else {
             let until = context.stretched(operation.sent, settled.saturating_add(ttl));
-            return (operation.sent, until.min(self.over(operation.token, None, settled, until)));
+            let until = until.min(self.over(operation.token, None, settled, until));
+            return exists(operation.sent, until);
         };
         // Its connection was whole until it hung up, so a grant would have reached it but for the last moment.
         let from = operation.sent.max(gone.saturating_sub(slack));
         if !operation.chosen || context.unanswered(operation.sent, gone) {
-            return (from, gone + slack);
+            return exists(from, gone + slack);
         }
         // An answer that was sent as the client left counts as received. On Redlock, a client's lease
         // stays as well that was granted later; elsewhere it is taken back.
@@ -139,36 +103,35 @@ impl<'a> Key<'a> {
         };
         let until = gone.saturating_add(slack).saturating_add(ttl);
         let until = until.min(self.over(operation.token, None, counts, until));
-        (from, until.max(back))
-    }
-
-    /// Returns until when a claim of this operation may have a place in line.
-    pub(super) fn in_line(&self, number: Number) -> Nanos {
-        let (operation, until) = (self.operation(number), self.settled(number));
-        let keeps = operation.outcome != Outcome::Yes && operation.code != "wait_cancelled";
-        let keeps = keeps && operation.chosen && operation.asked.wait_ms > 0;
-        until.saturating_add(if keeps { PLACE_KEPT } else { 0 })
+        exists(from, until.max(back))
     }
 }
 
-fn streams(operations: &[&Operation]) -> Vec<Stream> {
-    let mut streams: Vec<Stream> = Vec::new();
+/// Returns until when a claim may have a place in line.
+pub(super) fn in_line_until(Effect { until, of: claim, .. }: Effect<'_>) -> Nanos {
+    let keeps = claim.outcome != Outcome::Yes && claim.code != "wait_cancelled";
+    let keeps = keeps && claim.chosen && claim.asked.wait_ms > 0;
+    until.saturating_add(if keeps { PLACE_KEPT } else { 0 })
+}
+
+fn streams<'a>(operations: &[&'a Operation]) -> Vec<Stream<'a>> {
+    let mut streams: Vec<Stream<'a>> = Vec::new();
     let mut open: HashMap<u32, usize> = HashMap::new();
-    for (number, operation) in (0..).zip(operations) {
+    for &operation in operations {
         match operation.kind {
             Kind::Hold if operation.outcome == Outcome::Yes => {
                 open.insert(operation.client, streams.len());
-                streams.push(Stream { grant: number, alive: Vec::new(), end: None });
+                streams.push(Stream { grant: operation, alive: Vec::new(), end: None });
             }
             Kind::Hold => drop(open.remove(&operation.client)),
             Kind::Alive => {
                 if let Some(&stream) = open.get(&operation.client) {
-                    streams[stream].alive.push(number);
+                    streams[stream].alive.push(operation);
                 }
             }
             Kind::HoldEnd => {
                 if let Some(stream) = open.remove(&operation.client) {
-                    streams[stream].end = Some(number);
+                    streams[stream].end = Some(operation);
                 }
             }
             _ => (),

@@ -4,38 +4,43 @@
 //! within the operations: `lo` and `hi` of its beginning, `sure` (it lasted at least until then), `latest`
 //! (it was over by then). `bounds` finds them.
 
-use std::ops::Range;
-
-use crate::check::key::{Key, Number, Stream};
-use crate::check::spans::Spans;
-use crate::history::{Kind, Nanos, Token};
+use crate::check::spans::{Span, Spans};
+use crate::history::{Nanos, Operation, Token};
 
 /// An answer that proves that a lease existed at some time in its window, and for how long.
 #[derive(Clone, Debug)]
-pub(super) struct Evidence {
-    pub(super) fence: u64,
-    pub(super) token: Token,
+pub(super) struct Evidence<'a> {
+    pub(super) of: &'a Operation,
     pub(super) from: Nanos,
     pub(super) to: Nanos,
     /// What the holder may count on from `from`.
     pub(super) ttl: Nanos,
-    /// Until when the lease lasted at least, as far as this answer proves it.
-    pub(super) end: Nanos,
     /// Until when the holder may rely on it, because of this answer.
     pub(super) rely: Nanos,
-    pub(super) number: Number,
-    pub(super) kind: Kind,
+}
+
+/// A share that a lease had, or may have had, at some time in the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) from: Nanos,
+    pub(super) to: Nanos,
+    /// The most leases that it allows.
+    pub(super) slots: u16,
+    pub(super) slot: Option<u16>,
+    /// Whether an answer told it; otherwise nobody knows what became of the question.
+    pub(super) told: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Lease {
+pub(super) struct Lease<'a> {
     pub(super) fence: u64,
     pub(super) token: Token,
     pub(super) lo: Nanos,
     pub(super) hi: Nanos,
-    pub(super) evidence: Range<usize>,
+    /// As it begins.
+    pub(super) evidence: Vec<Evidence<'a>>,
     pub(super) sure: Nanos,
-    /// It may have been ended, or cut, by then.
+    /// Somebody may have ended it, or cut it short, by then.
     pub(super) cap: Nanos,
     /// The TTL it began with.
     pub(super) ttl: Nanos,
@@ -43,15 +48,15 @@ pub(super) struct Lease {
     pub(super) by_ttl: Nanos,
     /// When it was known to be over: released, forced, lost, succeeded by another one.
     pub(super) over: Nanos,
-    /// Whether nobody ended it.
-    pub(super) expires: bool,
     /// Whether it is known which question began it.
     pub(super) begun: bool,
     /// The question that was told of it first.
-    pub(super) first: Number,
+    pub(super) first: &'a Operation,
+    /// With how many it shares its key, as the questions for it were sent.
+    pub(super) shares: Vec<Share>,
 }
 
-impl Lease {
+impl Lease<'_> {
     /// Returns when it is over at the latest, but for what [`Context::late`](crate::check::context::Context::late)
     /// allows.
     pub(super) fn latest(&self) -> Nanos {
@@ -65,45 +70,33 @@ impl Lease {
 }
 
 #[derive(Debug)]
-pub(super) struct Leases {
-    pub(super) evidence: Vec<Evidence>,
+pub(super) struct Leases<'a> {
     /// In the order of their fencing tokens.
-    pub(super) all: Vec<Lease>,
-    /// The numbers that two tokens have, and when the second one was told.
-    pub(super) clashes: Vec<(u64, Nanos)>,
+    pub(super) all: Vec<Lease<'a>>,
     /// From when until when each of them was there for certain.
     sure: Spans<usize>,
 }
 
-impl Leases {
-    pub(super) fn new(
-        evidence: Vec<Evidence>,
-        all: Vec<Lease>,
-        clashes: Vec<(u64, Nanos)>,
-    ) -> Self {
-        let sure = all.iter().enumerate().map(|(index, lease)| (lease.hi, lease.sure, index));
-        Self { sure: sure.collect(), evidence, all, clashes }
+impl<'a> Leases<'a> {
+    pub(super) fn new(all: Vec<Lease<'a>>) -> Self {
+        let sure = all.iter().enumerate();
+        let sure = sure.map(|(of, lease)| Span { from: lease.hi, until: lease.sure, of });
+        Self { sure: sure.collect(), all }
     }
 
-    pub(super) fn evidence_of(&self, lease: &Lease) -> &[Evidence] {
-        &self.evidence[lease.evidence.clone()]
+    /// Returns the leases that existed all through that time.
+    pub(super) fn during(&self, from: Nanos, until: Nanos) -> impl Iterator<Item = &Lease<'a>> {
+        // They have begun at its beginning, and not ended at its end.
+        self.sure.meeting(until, from).map(|span| &self.all[span.of])
     }
 
-    /// Returns a lease that existed all through that time.
-    pub(super) fn during(&self, from: Nanos, until: Nanos) -> Option<&Lease> {
-        let mut near = self.sure.covering(from, until).map(|span| &self.all[span.of]);
-        near.find(|lease| lease.covers(from, until))
+    /// Returns each lease with that one of the later ones, by their numbers, that was answered first.
+    pub(super) fn followed(&self) -> impl Iterator<Item = (&Lease<'a>, &Lease<'a>)> {
+        let mut next: Option<&Lease<'a>> = None;
+        self.all.iter().rev().filter_map(move |lease| {
+            let before = next;
+            next = Some(before.filter(|next| next.hi <= lease.hi).unwrap_or(lease));
+            Some((lease, before?))
+        })
     }
-}
-
-/// Returns the streams that had a lease of this evidence.
-pub(super) fn streams_of<'k>(
-    key: &'k Key<'_>,
-    evidence: &[Evidence],
-) -> impl Iterator<Item = &'k Stream> {
-    let holds = evidence.iter().filter(|one| one.kind == Kind::Hold);
-    holds.filter_map(|one| {
-        let found = key.streams.binary_search_by_key(&one.number, |stream| stream.grant);
-        found.ok().map(|found| &key.streams[found])
-    })
 }

@@ -43,31 +43,27 @@ pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
         return report;
     };
     let context = Context::new(run, lines);
-    let operations = lines.iter().filter_map(|line| match line {
-        Line::Operation(operation) => Some(operation),
-        _ => None,
-    });
-    let mut operations: Vec<&Operation> = operations.collect();
-    for fault in context.faults() {
-        *report.faults.entry(fault.kind.clone()).or_default() += 1;
+    let (mut operations, mut writes) = (Vec::new(), Vec::new());
+    for line in lines {
+        match line {
+            Line::Operation(operation) => operations.push(operation),
+            Line::Write(write) => writes.push(write),
+            Line::Fault(fault) => *report.faults.entry(fault.kind.clone()).or_default() += 1,
+            Line::Left(left) => rules::left(left, &mut report),
+            Line::Run(_) => (),
+        }
     }
-    let asked = |one: &&&Operation| !matches!(one.kind, Kind::Alive | Kind::HoldEnd);
-    let asked = operations.iter().filter(asked);
+    let asked = operations.iter().filter(|one| !matches!(one.kind, Kind::Alive | Kind::HoldEnd));
     let unknown = asked.clone().filter(|one| one.outcome == Outcome::Unknown);
     report.count("operations", asked.count());
     report.count("unknowns", unknown.count());
     report.count("fault_kinds", report.faults.len());
-    operations.sort_by_key(|operation| (operation.key, operation.sent));
-    let writes = rules::resource::writes(lines);
+    operations.sort_by_key(|operation: &&Operation| (operation.key, operation.sent));
     for group in operations.chunk_by(|one, other| one.key == other.key) {
-        let key = Key::new(&context, group[0].key, group.to_vec());
+        let key = Key::new(&context, group);
         let leases = bounds::leases(&context, &key);
-        rules::judge(&context, &key, &leases, &mut report);
-        if let Some(writes) = writes.get(&key.key) {
-            rules::resource::judge(&context, (&leases, writes), &mut report);
-        }
+        rules::judge(&context, &key, (&leases, &writes), &mut report);
     }
-    rules::resource::left(lines, &mut report);
     report.violations.sort_by_key(|violation| (violation.at, violation.key, violation.rule));
     report.hold_against(wanted);
     report

@@ -4,9 +4,14 @@ use crate::check::context::MS;
 use crate::history::{Kind, MOST_SLOTS, Nanos, Operation, Outcome};
 
 impl Operation {
-    /// Returns whether it claims its key, and may wait in line.
+    /// Returns whether it claims its key.
     pub(super) fn is_claim(&self) -> bool {
         matches!(self.kind, Kind::Acquire | Kind::Hold)
+    }
+
+    /// Returns whether it is a claim that may wait in line.
+    pub(super) fn may_wait(&self) -> bool {
+        self.is_claim() && self.asked.wait_ms > 0
     }
 
     /// Returns whether it may make the lease of its token last longer.
@@ -30,16 +35,23 @@ impl Operation {
         self.kind == Kind::Release && self.outcome == Outcome::Yes
     }
 
-    /// Returns whether it means another lease than that of this number.
-    pub(super) fn means_another(&self, fence: u64) -> bool {
-        self.asked.fencing_token.is_some_and(|meant| meant != fence)
+    /// Returns whether the leases that it means are over with its answer.
+    pub(super) fn ends(&self) -> bool {
+        let ends = matches!(self.kind, Kind::Release | Kind::ForceRelease);
+        ends && self.outcome == Outcome::Yes || self.is_lost()
     }
 
-    /// Returns the only lease that a forced release can have ended; none if it ended all.
-    pub(super) fn ended_by_force(&self) -> Option<u64> {
-        // Of several leases it tells the first one's number.
-        let told = self.said.fencing_token.filter(|_| self.said.holders.is_none());
+    /// Returns the only lease that it means; none if it means all of its token, or of the key.
+    pub(super) fn means(&self) -> Option<u64> {
+        // A forced release tells the first one's number of several leases.
+        let tells = self.kind == Kind::ForceRelease && self.said.holders.is_none();
+        let told = self.said.fencing_token.filter(|_| tells);
         self.asked.fencing_token.or(told)
+    }
+
+    /// Returns whether it means another lease than that of this number.
+    pub(super) fn means_another(&self, fence: u64) -> bool {
+        self.means().is_some_and(|meant| meant != fence)
     }
 
     /// Returns whether a claim was told that its own lease does not let it have the key with other slots.
@@ -78,6 +90,11 @@ impl Operation {
     /// Returns the leases that its own would allow on the key.
     pub(super) fn asked_slots(&self) -> u16 {
         self.asked.slots.unwrap_or(1).min(MOST_SLOTS)
+    }
+
+    /// Returns how many leases its own allows on the key, as it was told.
+    pub(super) fn told_slots(&self) -> u16 {
+        self.said.slots.unwrap_or(1)
     }
 
     /// Returns whether it waited in line for what it was granted.

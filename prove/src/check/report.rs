@@ -25,18 +25,13 @@ pub(crate) type Wanted = Vec<(&'static str, u64)>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// All that is promised and was broken; of the rest no more than [`SHOWN`] for each rule.
+    /// All that was broken, also what is not promised at that time.
     pub(crate) violations: Vec<Violation>,
-    /// How often each rule was broken that was not promised at that time.
-    pub(crate) not_promised: Counts,
     pub(crate) counts: Counts,
     pub(crate) faults: BTreeMap<String, u64>,
     /// Why the run says too little; empty if it says enough.
     pub(crate) refused: Vec<String>,
 }
-
-/// How many violations of what is not promised are kept for each rule.
-const SHOWN: u64 = 100;
 
 impl Report {
     /// Returns whether all that is promised was kept, and the run says enough.
@@ -48,15 +43,13 @@ impl Report {
         self.violations.iter().filter(|violation| violation.promised)
     }
 
-    pub(super) fn add(&mut self, violation: Violation) {
-        if !violation.promised {
-            let count = self.not_promised.entry(violation.rule).or_default();
-            *count += 1;
-            if *count > SHOWN {
-                return;
-            }
+    /// Returns how often each rule was broken that was not promised at that time.
+    pub(crate) fn not_promised(&self) -> Counts {
+        let mut counts = Counts::new();
+        for violation in self.violations.iter().filter(|violation| !violation.promised) {
+            *counts.entry(violation.rule).or_default() += 1;
         }
-        self.violations.push(violation);
+        counts
     }
 
     pub(super) fn count(&mut self, name: &'static str, more: usize) {
@@ -65,9 +58,8 @@ impl Report {
 
     /// Adds what one trial of several came to.
     pub(crate) fn add_trial(&mut self, name: &str, more: &Self) {
-        self.violations.extend(more.broken().cloned());
+        self.violations.extend(more.violations.iter().cloned());
         self.refused.extend(more.refused.iter().map(|why| format!("{name}: {why}")));
-        add(&mut self.not_promised, &more.not_promised);
         add(&mut self.counts, &more.counts);
         add(&mut self.faults, &more.faults);
     }
@@ -112,7 +104,7 @@ impl fmt::Display for Report {
         }
         let faults: u64 = self.faults.values().sum();
         writeln!(f, "faults={faults} violations={}", self.broken().count())?;
-        for (rule, count) in &self.not_promised {
+        for (rule, count) in self.not_promised() {
             writeln!(f, "not promised: {rule} {count} times")?;
         }
         for why in &self.refused {

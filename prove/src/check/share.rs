@@ -3,21 +3,9 @@
 //! The token of a lease may ask for other slots at any time, by the number of the lease, so all of this
 //! is about a time in which one of several answers was the last one.
 
-use crate::check::key::{Key, Number};
-use crate::check::lease::{Evidence, Lease};
+use crate::check::key::{Effect, Key};
+use crate::check::lease::{Evidence, Lease, Share};
 use crate::history::{Kind, MOST_SLOTS, Nanos, Operation, Outcome};
-
-/// A share that a lease had, or may have had, at some time in the window.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
-    pub(super) from: Nanos,
-    pub(super) to: Nanos,
-    /// The most leases that it allows.
-    pub(super) slots: u16,
-    pub(super) slot: Option<u16>,
-    /// Whether an answer told it; otherwise nobody knows what became of the question.
-    pub(super) told: bool,
-}
 
 /// What a lease may have had in a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,22 +18,27 @@ pub(super) struct Bounds {
     pub(super) slot: Option<u16>,
 }
 
-/// Returns the shares of a lease with this evidence, as their questions were sent.
-pub(super) fn shares(key: &Key<'_>, lease: &Lease, evidence: &[Evidence]) -> Vec<Share> {
-    let told = evidence.iter().filter(|one| one.kind != Kind::Alive).map(|one| {
-        let Operation { sent, ref said, .. } = *key.operation(one.number);
-        let (slots, slot) = (said.slots.unwrap_or(1), said.slot);
-        Share { from: sent, to: one.to, slots, slot, told: true }
+/// Returns the shares of a lease, as their questions were sent.
+pub(super) fn shares(key: &Key<'_>, lease: &Lease<'_>) -> Vec<Share> {
+    let told = told(lease).map(|one| {
+        let Operation { sent, ref said, .. } = *one.of;
+        Share { from: sent, to: one.to, slots: one.of.told_slots(), slot: said.slot, told: true }
     });
-    let perhaps = key.near(lease.token, lease.lo, lease.latest()).filter_map(|(number, one)| {
+    let perhaps = key.near(lease.token, lease.lo, lease.latest()).filter_map(|span| {
+        let (to, one) = (span.until, span.of);
         let changes = one.is_claim() && one.is_unknown() && one.asked.slots.is_some();
         let meant = changes && one.asked.fencing_token == Some(lease.fence);
-        let (slots, to) = (one.asked_slots(), key.settled(number));
+        let slots = one.asked_slots();
         meant.then_some(Share { from: one.sent, to, slots, slot: None, told: false })
     });
     let mut shares: Vec<_> = told.chain(perhaps).collect();
     shares.sort_by_key(|share| share.from);
     shares
+}
+
+/// Returns the answers that tell the share of a lease.
+fn told<'l, 'a>(lease: &'l Lease<'a>) -> impl Iterator<Item = &'l Evidence<'a>> {
+    lease.evidence.iter().filter(|one| one.of.kind != Kind::Alive)
 }
 
 /// Returns what a lease may have had in that time; nothing if no question for it was sent by then.
@@ -71,26 +64,20 @@ pub(super) fn bounds(shares: &[Share], from: Nanos, until: Nanos) -> Option<Boun
 
 /// Returns the questions with which a token may have begun another lease in place of this one: it
 /// became exclusive, or a reader came into a slot.
-pub(super) fn successors(
-    key: &Key<'_>,
-    lease: &Lease,
-    (evidence, reach): (&[Evidence], Nanos),
-) -> Vec<Number> {
-    let claims = key.near(lease.token, lease.lo, reach).filter(|(_, one)| one.is_claim());
+pub(super) fn successors<'a>(key: &Key<'a>, lease: &Lease<'_>, reach: Nanos) -> Vec<Effect<'a>> {
+    let claims = key.near(lease.token, lease.lo, reach).filter(|span| span.of.is_claim());
     let claims: Vec<_> = claims.collect();
-    let told = evidence.iter().filter(|one| one.kind != Kind::Alive);
-    let told = told.map(|one| key.operation(one.number).said.slots.unwrap_or(1)).max();
-    let begins = |&&(number, operation): &&(Number, &Operation)| {
+    let told = told(lease).map(|one| one.of.told_slots()).max();
+    let begins = |span: &&Effect<'_>| {
         // Without its number a lease keeps its share.
-        let (Some(slots), Some(_)) = (operation.asked.slots, operation.asked.fencing_token) else {
+        let (Some(slots), Some(_)) = (span.of.asked.slots, span.of.asked.fencing_token) else {
             return false;
         };
-        let later = operation.said.fencing_token.is_none_or(|said| said > lease.fence);
-        let unknown = claims
-            .iter()
-            .filter(|(_, other)| other.is_unknown() && other.sent <= key.settled(number));
-        let most = unknown.filter_map(|(_, other)| other.asked.slots).max().max(told);
-        operation.outcome != Outcome::No && later && most.is_some_and(|most| slots < most)
+        let later = span.of.said.fencing_token.is_none_or(|said| said > lease.fence);
+        let unknown = claims.iter().map(|other| other.of);
+        let unknown = unknown.filter(|other| other.is_unknown() && other.sent <= span.until);
+        let most = unknown.filter_map(|other| other.asked.slots).max().max(told);
+        span.of.outcome != Outcome::No && later && most.is_some_and(|most| slots < most)
     };
-    claims.iter().filter(begins).map(|(number, _)| *number).collect()
+    claims.iter().filter(begins).copied().collect()
 }

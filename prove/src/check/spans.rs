@@ -3,7 +3,7 @@
 use crate::history::Nanos;
 
 /// A time, and what it is of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Span<T> {
     pub(super) from: Nanos,
     pub(super) until: Nanos,
@@ -14,10 +14,9 @@ pub(super) struct Span<T> {
 #[derive(Debug)]
 pub(super) struct Spans<T>(Vec<(Nanos, Span<T>)>);
 
-impl<T> FromIterator<(Nanos, Nanos, T)> for Spans<T> {
-    fn from_iter<I: IntoIterator<Item = (Nanos, Nanos, T)>>(times: I) -> Self {
-        let spans = times.into_iter().map(|(from, until, of)| Span { from, until, of });
-        let mut spans: Vec<_> = spans.collect();
+impl<T> FromIterator<Span<T>> for Spans<T> {
+    fn from_iter<I: IntoIterator<Item = Span<T>>>(spans: I) -> Self {
+        let mut spans: Vec<_> = spans.into_iter().collect();
         spans.sort_by_key(|span| span.from);
         let mut latest = 0;
         let reach = spans.into_iter().map(|span| {
@@ -28,26 +27,22 @@ impl<T> FromIterator<(Nanos, Nanos, T)> for Spans<T> {
     }
 }
 
-impl<T> Spans<T> {
-    pub(super) fn all(&self) -> impl Iterator<Item = &Span<T>> {
-        self.0.iter().map(|entry| &entry.1)
+impl<T: Copy> Spans<T> {
+    pub(super) fn all(&self) -> impl Iterator<Item = Span<T>> {
+        self.0.iter().map(|entry| entry.1)
     }
 
     /// Returns those that have begun at `until` and not ended at `from`, the last one that began first.
-    pub(super) fn meeting(&self, from: Nanos, until: Nanos) -> impl Iterator<Item = &Span<T>> {
+    pub(super) fn meeting(&self, from: Nanos, until: Nanos) -> impl Iterator<Item = Span<T>> {
         let end = self.0.partition_point(|entry| entry.1.from <= until);
         let near = self.0[..end].iter().rev().take_while(move |entry| entry.0 >= from);
-        near.map(|entry| &entry.1).filter(move |span| span.until >= from)
+        near.map(|entry| entry.1).filter(move |span| span.until >= from)
     }
 
-    /// Returns those that last all through a time, the last one that began first.
-    pub(super) fn covering(&self, from: Nanos, until: Nanos) -> impl Iterator<Item = &Span<T>> {
-        self.meeting(until, from)
-    }
-
-    /// Returns those that begin after a moment.
-    pub(super) fn after(&self, at: Nanos) -> impl Iterator<Item = &Span<T>> {
-        let start = self.0.partition_point(|entry| entry.1.from <= at);
-        self.0[start..].iter().map(|entry| &entry.1)
+    /// Returns those that begin in a time, but not with it.
+    pub(super) fn after(&self, from: Nanos, until: Nanos) -> impl Iterator<Item = Span<T>> {
+        let start = self.0.partition_point(|entry| entry.1.from <= from);
+        let later = self.0[start..].iter().map(|entry| entry.1);
+        later.take_while(move |span| span.from <= until)
     }
 }

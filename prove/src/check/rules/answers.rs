@@ -2,20 +2,20 @@
 //! I9: a held key looks held. I5: a look counts no claim that nobody waits with.
 
 use super::{Court, END, GHOST, REFUSAL};
+use crate::check::key::in_line_until;
 use crate::check::rules::waiting::{Stretch, in_line, is_held};
-use crate::check::spans::Spans;
+use crate::check::spans::{Span, Spans};
 use crate::history::{Kind, Nanos, Operation, Outcome};
 
 pub(super) fn judge(court: &mut Court<'_>, stretches: &[Stretch]) {
-    let key = court.key;
-    let claims = key.numbered().filter(|(_, one)| {
+    let claims = court.key.operations.all().filter(|span| {
         // On Redlock a claim has votes before it has a lease.
-        one.is_claim() && (one.asked.wait_ms > 0 || court.context.redlock())
+        span.of.may_wait() || span.of.is_claim() && court.context.redlock()
     });
-    let claims: Spans<&Operation> =
-        claims.map(|(number, one)| (one.sent, key.in_line(number), one)).collect();
+    let claims = claims.map(|span| Span { until: in_line_until(span), ..span });
+    let claims: Spans<&Operation> = claims.collect();
     let line = in_line(court);
-    for operation in &key.operations {
+    for operation in court.operations() {
         let Some(answered) = operation.answered else { continue };
         let time = (operation.sent, answered);
         let refused = operation.is_claim()
@@ -27,7 +27,7 @@ pub(super) fn judge(court: &mut Court<'_>, stretches: &[Stretch]) {
             let since = time.0.saturating_sub(court.context.late(time.0));
             let mut others = claims.meeting(time.0, time.1);
             if !is_held(stretches, since, answered)
-                && !others.any(|other| !std::ptr::eq(other.of, *operation))
+                && !others.any(|other| !std::ptr::eq(other.of, operation))
             {
                 let told = if is_look { "a look says held" } else { "409" };
                 let what = format!("{told}, and nobody holds the key or waits");
@@ -49,14 +49,14 @@ pub(super) fn judge(court: &mut Court<'_>, stretches: &[Stretch]) {
 
 /// I9: nobody sees a free key while a lease is there.
 fn looks_free(court: &mut Court<'_>, (sent, answered): (Nanos, Nanos)) {
-    let Some(lease) = court.leases.during(sent, answered) else { return };
+    let Some(lease) = court.leases.during(sent, answered).next() else { return };
     // On Redlock a lease that has just ended may go on by a renewal that is under way.
     let renewed = |one: &Operation| {
         let renews = matches!(one.kind, Kind::Acquire | Kind::Refresh);
         let crosses = one.sent <= answered && one.answered.is_some_and(|at| at >= sent);
         renews && crosses && one.said.fencing_token == Some(lease.fence)
     };
-    let excused = court.context.redlock() && court.key.operations.iter().any(|one| renewed(one));
+    let excused = court.context.redlock() && court.operations().any(renewed);
     let promised = !excused && court.context.promises_keeping(lease.lo, answered);
     let what = format!("lease {} is there and a look says free", lease.fence);
     court.find(END, answered, promised, what);

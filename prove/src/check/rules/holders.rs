@@ -3,49 +3,58 @@
 
 use super::{CHANGE, Court};
 use crate::check::context::ROLLED_BACK;
+use crate::check::lease::Lease;
 use crate::check::share::bounds;
-use crate::check::spans::Spans;
-use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome};
+use crate::check::spans::{Span, Spans};
+use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
-/// A lease by its index, or a question that came to an unknown end .
+/// A lease, or a question that came to an unknown end.
 #[derive(Clone, Copy)]
 pub(super) enum Holder<'a> {
-    Lease(usize),
+    Lease(&'a Lease<'a>),
     Unknown(&'a Operation),
 }
 
 /// Returns all who may hold a key, each with the time.
-pub(super) fn holders<'c>(court: &Court<'c>) -> Vec<(Nanos, Nanos, Holder<'c>)> {
-    let (key, leases) = (court.key, court.leases.all.iter().enumerate());
-    let leases = leases.map(|(index, lease)| (lease.lo, lease.latest(), Holder::Lease(index)));
-    let unknown = key.numbered().filter(|(_, one)| one.is_claim() && one.is_unknown());
-    let unknown = unknown.map(|(number, operation)| {
-        let (from, until) = key.perhaps(court.context, number);
-        (from, until, Holder::Unknown(operation))
+pub(super) fn holders<'c>(court: &Court<'c>) -> Vec<Span<Holder<'c>>> {
+    let key = court.key;
+    let leases = court.leases.all.iter().map(|lease| Span {
+        from: lease.lo,
+        until: lease.latest(),
+        of: Holder::Lease(lease),
     });
+    let unknown = key.operations.all().filter(|span| span.of.is_claim() && span.of.is_unknown());
+    let unknown = unknown.map(|span| key.perhaps(court.context, span));
+    let unknown =
+        unknown.map(|Span { from, until, of }| Span { from, until, of: Holder::Unknown(of) });
     leases.chain(unknown).collect()
 }
 
-/// Returns the least that a holder may allow in that time.
-pub(super) fn allows(court: &Court<'_>, holder: Holder<'_>, from: Nanos, until: Nanos) -> u16 {
-    match holder {
-        Holder::Lease(index) => {
-            bounds(&court.shares[index], from, until).map_or(1, |bounds| bounds.least)
+impl Holder<'_> {
+    /// Returns the least that it may allow in that time.
+    pub(super) fn allows(self, from: Nanos, until: Nanos) -> u16 {
+        match self {
+            Self::Lease(lease) => bounds(&lease.shares, from, until).map_or(1, |has| has.least),
+            Self::Unknown(operation) => operation.asked_slots(),
         }
-        Holder::Unknown(operation) => operation.asked_slots(),
+    }
+
+    fn token(self) -> Token {
+        match self {
+            Self::Lease(lease) => lease.token,
+            Self::Unknown(operation) => operation.token,
+        }
     }
 }
 
 pub(super) fn judge(court: &mut Court<'_>) {
-    let late = holders(court).into_iter().map(|(from, until, of)| {
-        let ends = match of {
-            Holder::Lease(index) => until.min(court.leases.all[index].by_ttl),
-            Holder::Unknown(_) => return (from, until, of),
-        };
-        (from, until.saturating_add(court.context.late(ends)), of)
+    let late = holders(court).into_iter().map(|one| {
+        let Holder::Lease(lease) = one.of else { return one };
+        let late = court.context.late(one.until.min(lease.by_ttl));
+        Span { until: one.until.saturating_add(late), ..one }
     });
     let holders: Spans<Holder<'_>> = late.collect();
-    for operation in &court.key.operations {
+    for operation in court.operations() {
         let Some(answered) = operation.answered else { continue };
         if operation.is_refused_change() && operation.asked.fencing_token.is_some() {
             refused(court, &holders, (operation, answered));
@@ -66,16 +75,11 @@ fn refused(
     }
     let (sent, asked, token) = (operation.sent, operation.asked_slots(), operation.token);
     let since = sent.saturating_sub(court.context.late(sent));
-    let others = holders.meeting(sent, answered).filter(|one| {
-        let other = match one.of {
-            Holder::Lease(index) => court.leases.all[index].token,
-            Holder::Unknown(other) => other.token,
-        };
-        other != token || token == NO_TOKEN
-    });
+    let others = holders.meeting(sent, answered).map(|one| one.of);
+    let others = others.filter(|other| other.token() != token || token == NO_TOKEN);
     let (mut count, mut least) = (1, asked);
     for other in others {
-        (count, least) = (count + 1, least.min(allows(court, other.of, since, answered)));
+        (count, least) = (count + 1, least.min(other.allows(since, answered)));
     }
     if count <= least {
         let promised = court.context.promises_loss(sent.saturating_sub(ROLLED_BACK), answered);
@@ -97,8 +101,7 @@ fn looked(
     let (mut sure, mut perhaps, mut since) = (0, 0, look.sent);
     for one in holders.meeting(look.sent, answered) {
         perhaps += 1;
-        let Holder::Lease(index) = one.of else { continue };
-        let lease = &court.leases.all[index];
+        let Holder::Lease(lease) = one.of else { continue };
         if lease.covers(look.sent, answered) {
             (sure, since) = (sure + 1, since.min(lease.lo));
         }

@@ -5,7 +5,7 @@ mod answers;
 mod fencing;
 mod holders;
 mod order;
-pub(super) mod resource;
+mod resource;
 mod revival;
 mod shares;
 mod succession;
@@ -13,13 +13,13 @@ mod together;
 mod tokens;
 mod waiting;
 
+pub(super) use resource::left;
+
 use crate::check::context::Context;
 use crate::check::key::Key;
 use crate::check::lease::Leases;
 use crate::check::report::{Report, Violation};
-use crate::check::share;
-use crate::check::share::Share;
-use crate::history::Nanos;
+use crate::history::{Nanos, Operation, Write};
 
 /// No two clients may rely on one key (`together`), nor on more than is safe (`succession`).
 const EXCLUSION: &str = "I1 exclusion";
@@ -66,16 +66,18 @@ const LEFT: &str = "left";
 pub(super) struct Court<'c> {
     context: &'c Context<'c>,
     key: &'c Key<'c>,
-    leases: &'c Leases,
-    /// What each lease allowed.
-    shares: &'c [Vec<Share>],
+    leases: &'c Leases<'c>,
     report: &'c mut Report,
 }
 
-impl Court<'_> {
+impl<'c> Court<'c> {
     fn find(&mut self, rule: &'static str, at: Nanos, promised: bool, what: String) {
         let key = self.key.key;
-        self.report.add(Violation { rule, key, at, what, promised });
+        self.report.violations.push(Violation { rule, key, at, what, promised });
+    }
+
+    fn operations(&self) -> impl Iterator<Item = &'c Operation> + use<'c> {
+        self.key.operations.all().map(|span| span.of)
     }
 
     /// Returns the rule of exclusive keys or that of shared ones.
@@ -84,11 +86,14 @@ impl Court<'_> {
     }
 }
 
-/// Holds one key against all rules.
-pub(super) fn judge(context: &Context<'_>, key: &Key<'_>, leases: &Leases, report: &mut Report) {
-    let shares = leases.all.iter().map(|one| share::shares(key, one, leases.evidence_of(one)));
-    let shares: Vec<_> = shares.collect();
-    let mut court = Court { context, key, leases, shares: &shares, report };
+/// Holds one key, and the writes to what it guards, against all rules.
+pub(super) fn judge(
+    context: &Context<'_>,
+    key: &Key<'_>,
+    (leases, writes): (&Leases<'_>, &[&Write]),
+    report: &mut Report,
+) {
+    let mut court = Court { context, key, leases, report };
     count(&mut court);
     fencing::judge(&mut court);
     together::judge(&mut court);
@@ -103,15 +108,16 @@ pub(super) fn judge(context: &Context<'_>, key: &Key<'_>, leases: &Leases, repor
     revival::judge(&mut court);
     let stretches = waiting::judge(&mut court);
     answers::judge(&mut court, &stretches);
+    resource::judge(&mut court, writes);
 }
 
 fn count(court: &mut Court<'_>) {
-    let (key, leases, report) = (court.key, &court.leases.all, &mut *court.report);
-    let waited = leases.iter().filter(|lease| key.operation(lease.first).has_waited()).count();
+    let (leases, report) = (&court.leases.all, &mut *court.report);
+    let waited = leases.iter().filter(|lease| lease.first.has_waited()).count();
     report.count("grants", leases.len());
     report.count("handoffs", waited);
-    report.count("expiries", leases.iter().filter(|lease| lease.expires).count());
-    if key.shared {
+    report.count("expiries", leases.iter().filter(|lease| lease.cap == Nanos::MAX).count());
+    if court.key.shared {
         report.count("shared_keys", 1);
         report.count("shared_grants", leases.len());
         report.count("shared_handoffs", waited);

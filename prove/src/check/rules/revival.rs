@@ -11,11 +11,11 @@ use crate::history::{Kind, Nanos, Outcome};
 pub(super) fn judge(court: &mut Court<'_>) {
     let leases = court.leases;
     for lease in &leases.all {
-        let evidence = leases.evidence_of(lease);
         // In an outage a stream goes on while its TTL lasts, and cannot know what became of its lease.
-        let knows =
-            |one: &&Evidence| one.kind != Kind::Alive || !court.context.outage(lease.over, one.to);
-        let after = evidence.iter().find(|one| one.from > lease.over && knows(one));
+        let knows = |one: &&Evidence<'_>| {
+            one.of.kind != Kind::Alive || !court.context.outage(lease.over, one.to)
+        };
+        let after = lease.evidence.iter().find(|one| one.from > lease.over && knows(one));
         if let Some(one) = after {
             revived(court, REVIVAL, (lease, lease.over), one);
         }
@@ -34,18 +34,17 @@ pub(super) fn judge(court: &mut Court<'_>) {
 fn silent_ends(court: &mut Court<'_>) {
     let key = court.key;
     for stream in &key.streams {
-        let grant = key.operation(stream.grant);
+        let grant = stream.grant;
         let (Some(told), Some(fence)) = (grant.answered, grant.said.fencing_token) else {
             continue;
         };
-        let forced = key.forced.after(grant.sent).map(|span| key.operation(span.of)).find(|one| {
+        let forced = key.forced.after(grant.sent, Nanos::MAX).map(|span| span.of).find(|one| {
             let here = one.outcome == Outcome::Yes && one.instance == grant.instance;
-            here && one.ended_by_force() == Some(fence)
+            here && one.means() == Some(fence)
         });
         let Some(forced) = forced.and_then(|forced| forced.answered) else { continue };
         let known = told.max(forced);
-        let end =
-            stream.end.map(|end| key.operation(end)).and_then(|end| end.answered.or(end.gone));
+        let end = stream.end.and_then(|end| end.answered.or(end.gone));
         let silent = end.unwrap_or(known).saturating_sub(known);
         if silent > court.context.handed_late(known) {
             let promised =
@@ -61,48 +60,45 @@ fn silent_ends(court: &mut Court<'_>) {
 fn revived(
     court: &mut Court<'_>,
     rule: &'static str,
-    (lease, lost): (&Lease, Nanos),
-    one: &Evidence,
+    (lease, lost): (&Lease<'_>, Nanos),
+    one: &Evidence<'_>,
 ) {
     let promised = court.context.promises_loss(lost.min(one.from), one.to);
     let after = one.from.saturating_sub(lost) / 1_000;
     let what = format!(
         "lease {} (token {}) was over, and {:?} went well {after} us later",
-        lease.fence, lease.token, one.kind
+        lease.fence, lease.token, one.of.kind
     );
     court.find(rule, one.to, promised, what);
 }
 
 /// Returns the first answer by which a lease is known that no question can have begun.
-fn from_nowhere<'c>(court: &Court<'c>, lease: &Lease) -> Option<&'c Evidence> {
-    let (key, evidence) = (court.key, court.leases.evidence_of(lease));
-    let is_claim = |one: &Evidence| key.operation(one.number).is_claim();
-    let one = evidence.iter().min_by_key(|one| one.to)?;
-    let mut before = key.near(lease.token, 0, one.to);
-    let begun = evidence.iter().any(is_claim)
-        || before.any(|(_, operation)| operation.is_claim() && operation.is_unknown());
+fn from_nowhere<'l>(court: &Court<'_>, lease: &'l Lease<'l>) -> Option<&'l Evidence<'l>> {
+    let one = lease.evidence.iter().min_by_key(|one| one.to)?;
+    let mut before = court.key.near(lease.token, 0, one.to).map(|near| near.of);
+    let begun = lease.evidence.iter().any(|one| one.of.is_claim())
+        || before.any(|operation| operation.is_claim() && operation.is_unknown());
     (!begun).then_some(one)
 }
 
 /// Returns an answer long after the TTL of everything that was asked before it, and when that was over.
-fn late<'c>(court: &Court<'c>, lease: &Lease) -> Option<(&'c Evidence, Nanos)> {
+fn late<'l>(court: &Court<'_>, lease: &'l Lease<'l>) -> Option<(&'l Evidence<'l>, Nanos)> {
     let (context, key) = (court.context, court.key);
-    let evidence = court.leases.evidence_of(lease);
-    if evidence.iter().any(|one| one.kind == Kind::Hold) {
+    if lease.evidence.iter().any(|one| one.of.kind == Kind::Hold) {
         return None;
     }
     let allowed = context.late(lease.by_ttl);
     let mut lasts: Nanos = 0;
-    for (index, one) in evidence.iter().enumerate() {
+    for (index, one) in lease.evidence.iter().enumerate() {
         // Sorted by `from`; whatever was under way before may have prolonged it.
         if index > 0 && one.from > lasts.saturating_add(allowed) {
             let mut near = key.near(lease.token, lease.lo, one.from);
-            let prolonged = near.any(|(_, operation)| operation.is_unknown());
+            let prolonged = near.any(|near| near.of.is_unknown());
             if !prolonged && context.stretched(lease.lo, lasts) == lasts {
                 return Some((one, lasts));
             }
         }
-        lasts = lasts.max(one.to.saturating_add(longest_ttl(context, key, one)));
+        lasts = lasts.max(one.to.saturating_add(longest_ttl(context, one)));
     }
     None
 }

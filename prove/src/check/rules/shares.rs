@@ -2,30 +2,29 @@
 //! becomes exclusive, or a reader that gets a slot, has another number. S4: what a token is refused.
 
 use super::{CHANGE, Court, SHARE, SHARED_NUMBERS, SLOT};
-use crate::check::lease::Lease;
-use crate::check::share::{Share, bounds, successors};
+use crate::check::lease::{Lease, Share};
+use crate::check::share::{bounds, successors};
 use crate::history::{MOST_SLOTS, Operation, Outcome, SHARED};
 
 pub(super) fn judge(court: &mut Court<'_>) {
     let (key, leases) = (court.key, court.leases);
-    for (lease, shares) in leases.all.iter().zip(court.shares) {
-        let told: Vec<&Share> = shares.iter().filter(|share| share.told).collect();
+    for lease in &leases.all {
+        let told: Vec<&Share> = lease.shares.iter().filter(|share| share.told).collect();
         let changed = told.windows(2).filter(|pair| pair[0].slots != pair[1].slots);
         court.report.count("shared_changes", changed.count());
-        let anew = successors(key, lease, (leases.evidence_of(lease), lease.latest()));
-        let anew = anew.into_iter().any(|number| key.operation(number).outcome == Outcome::Yes);
+        let mut anew = successors(key, lease, lease.latest()).into_iter();
+        let anew = anew.any(|span| span.of.outcome == Outcome::Yes);
         court.report.count("shared_anew", usize::from(anew));
         within_a_lease(court, lease, &told);
     }
-    for operation in &key.operations {
-        court.report.count("shared_refused_changes", usize::from(operation.is_refused_change()));
+    for operation in court.operations() {
         as_asked(court, operation);
     }
 }
 
 /// S3: a lease that becomes exclusive, or a reader that gets a slot, has another number from then on;
 /// S2: a lease keeps its slot.
-fn within_a_lease(court: &mut Court<'_>, lease: &Lease, told: &[&Share]) {
+fn within_a_lease(court: &mut Court<'_>, lease: &Lease<'_>, told: &[&Share]) {
     for (number, later) in told.iter().enumerate() {
         for earlier in told[..number].iter().filter(|earlier| earlier.to <= later.from) {
             let promised = court.context.promises_keeping(lease.lo, later.to);
@@ -62,7 +61,7 @@ fn as_asked(court: &mut Court<'_>, operation: &Operation) {
     else {
         return;
     };
-    let slots = operation.said.slots.unwrap_or(1);
+    let slots = operation.told_slots();
     // One of 1000 has a slot, and a reader, of which the same is told, has none.
     let numbered = slots != 1 && operation.asked.slots != Some(SHARED);
     let fits = match operation.said.slot {
@@ -78,7 +77,7 @@ fn as_asked(court: &mut Court<'_>, operation: &Operation) {
     }
     let mut near = court.key.near(operation.token, operation.sent, answered);
     // Two requests of one token that are open at once have no order.
-    if !near.any(|(_, other)| other.is_claim() && !std::ptr::eq(other, operation)) {
+    if !near.any(|near| near.of.is_claim() && !std::ptr::eq(near.of, operation)) {
         let asked = operation.asked_slots();
         let what = format!("{asked} slots were asked for, and {slots} were granted");
         court.find(SHARE, answered, true, what);
@@ -87,11 +86,9 @@ fn as_asked(court: &mut Court<'_>, operation: &Operation) {
 
 /// S4: a repeat that asks for another share is told that its token has the lease, and every other repeat
 /// is granted. One that names the lease is refused only what the others may not allow.
-pub(super) fn refused_its_own(court: &mut Court<'_>, lease: &Lease, operation: &Operation) {
+pub(super) fn refused_its_own(court: &mut Court<'_>, lease: &Lease<'_>, operation: &Operation) {
     let answered = operation.answered.unwrap_or(operation.sent);
-    let shares = court.leases.all.iter().position(|one| std::ptr::eq(one, lease));
-    let has = shares.and_then(|index| bounds(&court.shares[index], operation.sent, answered));
-    let Some(has) = has else { return };
+    let Some(has) = bounds(&lease.shares, operation.sent, answered) else { return };
     let asked = operation.asked.slots.map(|_| operation.asked_slots());
     let named = operation.asked.fencing_token.is_some();
     let changes = asked.is_some_and(|asked| asked != has.least || asked != has.most);

@@ -8,42 +8,34 @@ use crate::check::lease::Lease;
 use crate::history::{Kind, Nanos, Outcome};
 
 pub(super) fn judge(court: &mut Court<'_>) {
-    early_end(court);
-    told_late(court);
+    for (lease, next) in court.leases.followed() {
+        early_end(court, lease, next);
+        told_late(court, lease, next);
+    }
     witness(court);
     told_too_much(court);
 }
 
 /// I9: nobody ended the lease, and a later one was granted before it was over.
-fn early_end(court: &mut Court<'_>) {
-    let mut next: Option<&Lease> = None;
-    for lease in court.leases.all.iter().rev() {
-        if let Some(next) = next.filter(|next| (lease.lo..lease.sure).contains(&next.hi)) {
-            let promised = court.context.promises_exclusion(lease.lo, next.hi);
-            let what = format!(
-                "lease {} (token {}) lasts {} us beyond the grant of lease {} (token {})",
-                lease.fence,
-                lease.token,
-                (lease.sure - next.hi) / 1_000,
-                next.fence,
-                next.token
-            );
-            let foreign = foreign_release(court, lease, next.hi);
-            court.find(if foreign { RELEASE } else { END }, next.hi, promised, what);
-        }
-        if next.is_none_or(|next| lease.hi < next.hi) {
-            next = Some(lease);
-        }
+fn early_end(court: &mut Court<'_>, lease: &Lease<'_>, next: &Lease<'_>) {
+    if (lease.lo..lease.sure).contains(&next.hi) {
+        let promised = court.context.promises_exclusion(lease.lo, next.hi);
+        let what = format!(
+            "lease {} (token {}) lasts {} us beyond the grant of lease {} (token {})",
+            lease.fence,
+            lease.token,
+            (lease.sure - next.hi) / 1_000,
+            next.fence,
+            next.token
+        );
+        let foreign = foreign_release(court, lease, next.hi);
+        court.find(if foreign { RELEASE } else { END }, next.hi, promised, what);
     }
 }
 
 /// Returns whether somebody released the key with another token while the lease was there.
-fn foreign_release(court: &Court<'_>, lease: &Lease, until: Nanos) -> bool {
-    let key = court.key;
-    let end = key.operations.partition_point(|operation| operation.sent <= until);
-    let recent = key.operations[..end].iter().rev();
-    let mut recent = recent.take_while(|operation| operation.sent >= lease.lo);
-    recent.any(|operation| {
+fn foreign_release(court: &Court<'_>, lease: &Lease<'_>, until: Nanos) -> bool {
+    court.key.operations.after(lease.lo, until).map(|span| span.of).any(|operation| {
         operation.kind == Kind::Release
             && operation.token != lease.token
             && operation.outcome != Outcome::Unknown
@@ -59,26 +51,21 @@ const ANSWERS_CROSS: Nanos = 150 * MS;
 /// The other half may have passed while the store answered. A process that is suspended between its
 /// last look at the clock and its answer cannot know, and what is between it and its client may be
 /// slow.
-fn told_late(court: &mut Court<'_>) {
-    let mut next = Nanos::MAX;
-    for lease in court.leases.all.iter().rev() {
-        let first = court.key.operation(lease.first);
-        let (sent, told) = (first.sent, lease.hi);
-        let ended = !lease.expires || lease.cap < Nanos::MAX;
-        let left = first.told_ttl().unwrap_or_default();
-        if !ended && lease.begun && next.saturating_add(ANSWERS_CROSS) < told + left / 2 {
-            let excused = court.context.client_disturbed(sent, told)
-                || court.context.suspended(sent, told)
-                || !court.context.promises_exclusion(lease.lo, told.max(next));
-            let what = format!(
-                "lease {} was told {} us before or {} us after a later one was granted",
-                lease.fence,
-                next.saturating_sub(told) / 1_000,
-                told.saturating_sub(next) / 1_000
-            );
-            court.find(END, told, !excused, what);
-        }
-        next = next.min(told);
+fn told_late(court: &mut Court<'_>, lease: &Lease<'_>, next: &Lease<'_>) {
+    let (sent, told, next) = (lease.first.sent, lease.hi, next.hi);
+    let ended = lease.cap < Nanos::MAX;
+    let left = lease.first.told_ttl().unwrap_or_default();
+    if !ended && lease.begun && next + ANSWERS_CROSS < told + left / 2 {
+        let excused = court.context.client_disturbed(sent, told)
+            || court.context.suspended(sent, told)
+            || !court.context.promises_exclusion(lease.lo, told.max(next));
+        let what = format!(
+            "lease {} was told {} us before or {} us after a later one was granted",
+            lease.fence,
+            next.saturating_sub(told) / 1_000,
+            told.saturating_sub(next) / 1_000
+        );
+        court.find(END, told, !excused, what);
     }
 }
 
@@ -112,7 +99,7 @@ fn witness(court: &mut Court<'_>) {
 /// I1: on Redlock a new lease tells what its holder may count on, less the drift of clocks. The time that the
 /// votes took is taken off as well, but cannot be told from outside. A repeat tells what is left of more.
 fn told_too_much(court: &mut Court<'_>) {
-    for operation in &court.key.operations {
+    for operation in court.operations() {
         let grant = operation.kind == Kind::Acquire && operation.status == 201;
         let (Some(asked), Some(told)) = (operation.asked_ttl(), operation.told_ttl()) else {
             continue;

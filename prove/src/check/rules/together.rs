@@ -1,101 +1,78 @@
 //! Those who may rely on a key at one moment. I1: one, and of shared keys S1: as many as all of them allow.
 //! S2: a slot has one of them. I8, of shared keys S3: a token is one of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::{Court, EXCLUSION, REPEAT, SHARE, SHARED_NUMBERS, SLOT};
 use crate::check::share::{Bounds, bounds};
 use crate::history::{NO_TOKEN, Nanos};
 
 pub(super) fn judge(court: &mut Court<'_>) {
-    let leases = court.leases;
-    let mut relied: Vec<(Nanos, Nanos, usize)> = Vec::with_capacity(leases.evidence.len());
-    for (index, lease) in leases.all.iter().enumerate() {
-        let relies = leases.evidence_of(lease).iter().filter(|one| one.rely > one.to);
+    let leases = &court.leases.all;
+    let mut relied: Vec<(Nanos, Nanos, usize)> = Vec::new();
+    for (index, lease) in leases.iter().enumerate() {
+        let relies = lease.evidence.iter().filter(|one| one.rely > one.to);
         relied.extend(relies.map(|one| (one.to, one.rely, index)));
     }
     relied.sort_unstable();
     let mut active: Vec<(usize, Nanos)> = Vec::new();
-    let mut seen = Seen::default();
+    // Leases, and pairs of them, that were found already.
+    let (mut many, mut pairs) = (HashSet::new(), HashSet::new());
     for (at, until, index) in relied {
         active.retain(|holder| holder.1 > at);
         match active.iter_mut().find(|holder| holder.0 == index) {
             Some(holder) => holder.1 = until.max(holder.1),
             None => active.push((index, until)),
         }
-        if active.len() > 1 {
-            let holders = active.iter().map(|holder| holder.0);
-            let holders =
-                holders.filter_map(|one| Some((one, bounds(&court.shares[one], at, at)?)));
-            seen.moment(court, at, index, &holders.collect::<Vec<_>>());
+        if active.len() == 1 {
+            continue;
+        }
+        let share =
+            |holder: &(usize, Nanos)| Some((holder.0, bounds(&leases[holder.0].shares, at, at)?));
+        let holders: Vec<_> = active.iter().filter_map(share).collect();
+        too_many(court, at, index, &holders, &mut many);
+        for (nth, &(second, share)) in holders.iter().enumerate() {
+            for &(first, other) in &holders[..nth] {
+                let (one, another) = (&leases[first], &leases[second]);
+                let (rule, what) = if share.slot.is_some() && share.slot == other.slot {
+                    (SLOT, "have one slot")
+                } else if one.token == another.token && one.token != NO_TOKEN {
+                    (court.either(REPEAT, SHARED_NUMBERS), "are of one token")
+                } else {
+                    continue;
+                };
+                if pairs.insert((first.min(second), first.max(second))) {
+                    let what = format!("leases {} and {} {what}", one.fence, another.fence);
+                    find(court, (rule, at), [first, second].into_iter(), what);
+                }
+            }
         }
     }
+}
+
+/// Judges how many hold the key at a moment at which the holder of a lease was told of it.
+fn too_many(
+    court: &mut Court<'_>,
+    at: Nanos,
+    index: usize,
+    holders: &[(usize, Bounds)],
+    many: &mut HashSet<usize>,
+) {
+    let Some(&(lowest, least)) = holders.iter().min_by_key(|holder| holder.1.most) else {
+        return;
+    };
+    let (count, most) = (holders.len(), usize::from(least.most));
     if court.key.shared {
-        court.report.count("shared_together", seen.together.len());
+        court.report.count("shared_full", usize::from(count == most));
     }
-}
-
-/// What was counted and found already.
-#[derive(Default)]
-struct Seen {
-    together: HashSet<usize>,
-    /// Leases by which a key had too many holders.
-    many: HashSet<usize>,
-    pairs: HashSet<(usize, usize)>,
-}
-
-impl Seen {
-    /// Judges those who hold the key at a moment, at which the holder of the lease `index` was told of it.
-    fn moment(
-        &mut self,
-        court: &mut Court<'_>,
-        at: Nanos,
-        index: usize,
-        holders: &[(usize, Bounds)],
-    ) {
-        let Some(&(lowest, least)) = holders.iter().min_by_key(|holder| holder.1.most) else {
-            return;
-        };
-        let (count, most) = (holders.len(), usize::from(least.most));
-        self.together.insert(index);
-        if court.key.shared {
-            court.report.count("shared_full", usize::from(count == most));
-        }
-        if count > most && self.many.insert(index) {
-            let told = |index: usize| court.leases.all[index].fence;
-            let what = format!(
-                "{count} leases may be relied on, the last one {}, and lease {} allows {most}",
-                told(index),
-                told(lowest)
-            );
-            let rule = court.either(EXCLUSION, SHARE);
-            find(court, (rule, at), holders.iter().map(|holder| holder.0), what);
-        }
-        let mut slots: HashMap<u16, usize> = HashMap::new();
-        let mut tokens: HashMap<u64, usize> = HashMap::new();
-        for &(holder, Bounds { slot, .. }) in holders {
-            let other = slot.and_then(|slot| slots.insert(slot, holder));
-            self.pair(court, (SLOT, at), (other, holder), "have one slot");
-            let token = court.leases.all[holder].token;
-            let other = tokens.insert(token, holder).filter(|_| token != NO_TOKEN);
-            let rule = court.either(REPEAT, SHARED_NUMBERS);
-            self.pair(court, (rule, at), (other, holder), "are of one token");
-        }
-    }
-
-    fn pair(
-        &mut self,
-        court: &mut Court<'_>,
-        rule: (&'static str, Nanos),
-        (other, holder): (Option<usize>, usize),
-        what: &str,
-    ) {
-        let Some(other) = other else { return };
-        if self.pairs.insert((other.min(holder), other.max(holder))) {
-            let fence = |index: usize| court.leases.all[index].fence;
-            let what = format!("leases {} and {} {what}", fence(other), fence(holder));
-            find(court, rule, [other, holder].into_iter(), what);
-        }
+    if count > most && many.insert(index) {
+        let leases = &court.leases.all;
+        let what = format!(
+            "{count} leases may be relied on, the last one {}, and lease {} allows {most}",
+            leases[index].fence, leases[lowest].fence
+        );
+        let rule = court.either(EXCLUSION, SHARE);
+        find(court, (rule, at), holders.iter().map(|holder| holder.0), what);
     }
 }
 

@@ -1,90 +1,72 @@
-//! What a token is told. I6: a release needs a lease. I8 and I9: a token is not refused its own lease, and
-//! I2, of shared keys S3, sees its number. A definite no is one. I12: nothing without the right.
+//! What a token is told. I6: a release needs a lease. I8 and I9: a token is not refused its own lease.
+//! A definite no is one. I12: nothing without the right.
 
 use std::collections::HashMap;
 
-use super::{
-    CHANGE, Court, DEFINITE, END, NUMBERS, RELEASE, REPEAT, RIGHTS, SHARED_NUMBERS, shares,
-};
+use super::{CHANGE, Court, DEFINITE, END, RELEASE, REPEAT, RIGHTS, shares};
 use crate::check::context::{Context, MS, PLACE_KEPT, ROLLED_BACK};
+use crate::check::key::in_line_until;
 use crate::check::lease::Lease;
-use crate::check::spans::Spans;
 use crate::history::{Kind, Nanos, Operation, Outcome, Token};
 
 pub(super) fn judge(court: &mut Court<'_>) {
     let (key, leases) = (court.key, court.leases);
-    let mut of_token: HashMap<Token, Vec<&Lease>> = HashMap::new();
+    let mut of_token: HashMap<Token, Vec<&Lease<'_>>> = HashMap::new();
     for lease in &leases.all {
         of_token.entry(lease.token).or_default().push(lease);
     }
     for (token, spans) in &key.tokens {
-        let holder = OwnLeases::of(of_token.remove(token).unwrap_or_default());
+        let own = of_token.remove(token).unwrap_or_default();
         // The last definite no.
         let mut no: Option<&Operation> = None;
-        for operation in spans.all().map(|span| key.operation(span.of)) {
+        for operation in spans.all().map(|span| span.of) {
             let Some(answered) = operation.answered else { continue };
-            let own = holder.during(operation.sent, answered);
             if operation.is_release() {
-                released(court, &holder, operation);
-            }
-            if operation.outcome == Outcome::Yes {
-                sees(court, own, operation);
+                released(court, &own, operation);
             }
             if operation.is_lost() || operation.is_definite_no() || operation.is_refused_change() {
-                refused(court, own, operation);
+                refused(court, during(&own, operation.sent, answered), operation);
             }
             if let Some(no) = no.filter(|no| no.answered < Some(operation.sent)) {
                 after_no(court, no, operation);
             }
-            says_mine(court, &holder, operation);
+            says_mine(court, &own, operation);
             if operation.is_definite_no() && no.is_none_or(|no| no.answered < operation.answered) {
                 no = Some(operation);
             }
         }
     }
-    for operation in &key.operations {
+    for operation in court.operations() {
         secrets(court, operation);
     }
 }
 
-/// The leases of one token.
-struct OwnLeases<'l>(Spans<&'l Lease>);
+/// Returns the latest lease of one token that existed all through that time.
+fn during<'l>(own: &[&'l Lease<'l>], from: Nanos, until: Nanos) -> Option<&'l Lease<'l>> {
+    own.iter().rev().copied().find(|lease| lease.covers(from, until))
+}
 
-impl<'l> OwnLeases<'l> {
-    fn of(leases: Vec<&'l Lease>) -> Self {
-        let until = |lease: &Lease| lease.latest().max(lease.sure);
-        Self(leases.into_iter().map(|lease| (lease.lo, until(lease), lease)).collect())
-    }
-
-    /// Returns a lease that existed all through that time.
-    fn during(&self, from: Nanos, until: Nanos) -> Option<&'l Lease> {
-        let mut near = self.0.covering(from, until).map(|span| span.of);
-        near.find(|lease| lease.covers(from, until))
-    }
-
-    /// Returns whether there may have been a lease at some time between these, of that number if given.
-    fn perhaps(
-        &self,
-        context: &Context<'_>,
-        (from, until): (Nanos, Nanos),
-        fence: Option<u64>,
-    ) -> bool {
-        // The allowance is for leases that end by themselves.
-        let late = context.late(from);
-        let mut near = self.0.meeting(from.saturating_sub(late), until).map(|span| span.of);
-        near.any(|lease| {
-            let meant = fence.is_none_or(|fence| lease.fence == fence);
-            meant && lease.over >= from && lease.by_ttl.saturating_add(late) >= from
-        })
-    }
+/// Returns whether one token may have had a lease at some time between these, of that number if given.
+fn perhaps(
+    context: &Context<'_>,
+    own: &[&Lease<'_>],
+    (from, until): (Nanos, Nanos),
+    fence: Option<u64>,
+) -> bool {
+    // The allowance is for leases that end by themselves.
+    let since = from.saturating_sub(context.late(from));
+    own.iter().any(|lease| {
+        let meant = fence.is_none_or(|fence| lease.fence == fence);
+        meant && lease.lo <= until && lease.over >= from && lease.by_ttl >= since
+    })
 }
 
 /// I6: a release that went well has released something.
-fn released(court: &mut Court<'_>, holder: &OwnLeases<'_>, release: &Operation) {
+fn released(court: &mut Court<'_>, own: &[&Lease<'_>], release: &Operation) {
     let (key, sent) = (court.key, release.sent);
     let answered = release.answered.unwrap_or(sent);
     let fence = release.asked.fencing_token;
-    if let Some(lease) = holder.during(sent, answered)
+    if let Some(lease) = during(own, sent, answered)
         && let Some(named) = fence
         && lease.fence != named
     {
@@ -93,33 +75,21 @@ fn released(court: &mut Court<'_>, holder: &OwnLeases<'_>, release: &Operation) 
         return court.find(RELEASE, answered, promised, what);
     }
     let (token, time) = (release.token, (sent, answered));
-    let alive = holder.perhaps(court.context, time, fence);
+    let alive = perhaps(court.context, own, time, fence);
     if alive || waits(court, token, time) || unknown_lease(court, token, time) {
         return;
     }
-    let never = holder.0.all().next().is_none() && key.near(token, 0, answered).count() <= 1;
+    let never = own.is_empty() && key.near(token, 0, answered).count() <= 1;
     let had = if never { "never had anything" } else { "had nothing any more" };
     // A store that was set back may have an earlier lease again.
-    let lost = holder.0.all().filter(|span| span.from <= sent).map(|span| span.of.latest()).min();
+    let lost = own.iter().filter(|lease| lease.lo <= sent).map(|lease| lease.latest()).min();
     let promised = court.context.promises_loss(lost.unwrap_or(sent).min(sent), answered);
     let what = format!("token {token} released the key and {had}");
     court.find(RELEASE, answered, promised, what);
 }
 
-/// I2, of shared keys S3: a token is shown the number of its lease.
-fn sees(court: &mut Court<'_>, own: Option<&Lease>, operation: &Operation) {
-    let (Some(lease), Some(said)) = (own, operation.said.fencing_token) else { return };
-    let shown = operation.prolongs() || operation.said.mine == Some(true);
-    if shown && said != lease.fence {
-        let answered = operation.answered.unwrap_or(operation.sent);
-        let promised = court.context.promises_exclusion(lease.lo, answered);
-        let what = format!("lease {} was shown to its token as lease {said}", lease.fence);
-        court.find(court.either(NUMBERS, SHARED_NUMBERS), answered, promised, what);
-    }
-}
-
 /// I8 and I9: whoever holds the key is not told that it does not.
-fn refused(court: &mut Court<'_>, own: Option<&Lease>, operation: &Operation) {
+fn refused(court: &mut Court<'_>, own: Option<&Lease<'_>>, operation: &Operation) {
     let Some(lease) = own.filter(|lease| !operation.means_another(lease.fence)) else { return };
     // The others may not allow it other slots.
     if operation.is_claim() && operation.code == "lock_held" && court.key.shared {
@@ -133,18 +103,18 @@ fn refused(court: &mut Court<'_>, own: Option<&Lease>, operation: &Operation) {
 }
 
 /// I9 and I12: a look with a token tells whether it holds the key, and so does a refusal.
-fn says_mine(court: &mut Court<'_>, holder: &OwnLeases<'_>, operation: &Operation) {
+fn says_mine(court: &mut Court<'_>, own: &[&Lease<'_>], operation: &Operation) {
     let (Some(mine), Some(answered)) = (operation.said.mine, operation.answered) else { return };
     let (token, sent) = (operation.token, operation.sent);
-    let own = holder.during(sent, answered);
-    if let Some(lease) = own.filter(|_| !mine && operation.kind == Kind::Look) {
+    let held = during(own, sent, answered);
+    if let Some(lease) = held.filter(|_| !mine && operation.kind == Kind::Look) {
         let promised = court.context.promises_keeping(lease.lo, answered);
         let what = format!("token {token} holds lease {} and sees another one", lease.fence);
         court.find(END, answered, promised, what);
     }
     let (time, claims) = ((sent, answered), operation.is_claim());
     if mine
-        && !holder.perhaps(court.context, time, None)
+        && !perhaps(court.context, own, time, None)
         && !unknown_lease(court, token, time)
         && (claims || !waits(court, token, time))
     {
@@ -158,24 +128,20 @@ fn says_mine(court: &mut Court<'_>, holder: &OwnLeases<'_>, operation: &Operatio
 
 /// Returns whether a question of a token may have brought it a lease or a place that it has in that time.
 fn waits(court: &Court<'_>, token: Token, (from, until): (Nanos, Nanos)) -> bool {
-    let key = court.key;
-    let mut near = key.near(token, from.saturating_sub(PLACE_KEPT), until);
-    near.any(|(number, operation)| {
-        operation.is_claim()
-            && match operation.outcome {
-                Outcome::Yes => key.settled(number) >= from,
-                _ => operation.asked.wait_ms > 0 && key.in_line(number) >= from,
-            }
+    let mut near = court.key.near(token, from.saturating_sub(PLACE_KEPT), until);
+    near.any(|span| match span.of.outcome {
+        Outcome::Yes => span.of.is_claim() && span.until >= from,
+        _ => span.of.may_wait() && in_line_until(span) >= from,
     })
 }
 
 /// Returns whether a question of a token that came to an unknown end may have brought it a lease.
 fn unknown_lease(court: &Court<'_>, token: Token, (from, until): (Nanos, Nanos)) -> bool {
     // Leases of which nobody was told last as long as was asked for, a day at most.
-    court.key.near(token, 0, until).any(|(number, operation)| {
-        operation.is_unknown()
-            && operation.prolongs()
-            && court.key.perhaps(court.context, number).1 >= from
+    court.key.near(token, 0, until).any(|span| {
+        span.of.is_unknown()
+            && span.of.prolongs()
+            && court.key.perhaps(court.context, span).until >= from
     })
 }
 
@@ -188,7 +154,7 @@ fn after_no(court: &mut Court<'_>, no: &Operation, operation: &Operation) {
         _ => false,
     };
     let Some(answered) = operation.answered.filter(|_| has) else { return };
-    let mut others = court.key.near(no.token, no.sent, answered).map(|near| near.1);
+    let mut others = court.key.near(no.token, no.sent, answered).map(|near| near.of);
     if others.any(|other| other.is_claim() && !std::ptr::eq(other, no)) {
         return;
     }

@@ -6,10 +6,9 @@
 
 use super::{Court, END, GHOST, ROOM, WAKE_UP};
 use crate::check::context::{MS, SECOND};
-use crate::check::key::Number;
-use crate::check::rules::holders::{Holder, allows, holders};
-use crate::check::spans::Spans;
-use crate::history::{MOST_SLOTS, Nanos, Outcome};
+use crate::check::rules::holders::{Holder, holders};
+use crate::check::spans::{Span, Spans};
+use crate::history::{MOST_SLOTS, Nanos, Operation, Outcome};
 
 /// What may have made room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,14 +39,14 @@ pub(super) fn judge(court: &mut Court<'_>) -> Vec<Stretch> {
     let stretches = stretches(court);
     let line = in_line(court);
     let mut told = 0; // Since when there was room at which somebody was found to wait last.
-    for (number, operation) in court.key.numbered() {
+    for operation in court.operations() {
         // A lease that is told again may have begun at any time since the claim was sent.
         let again = operation.outcome == Outcome::Yes && operation.status != 201;
-        let Some(time) = waited(court, number).filter(|_| !again || !court.key.shared) else {
+        let Some(time) = waited(court, operation).filter(|_| !again || !court.key.shared) else {
             continue;
         };
-        let slots = line.meeting(time.0, time.1).map(|one| court.key.operation(one.of));
-        let slots = slots.map(|one| one.asked_slots()).min().unwrap_or(1);
+        let slots = line.meeting(time.0, time.1).map(|one| one.of.asked_slots());
+        let slots = slots.min().unwrap_or(1);
         let Some((stretch, since, lasts)) = passed_over(court, &stretches, time, slots) else {
             continue;
         };
@@ -109,8 +108,8 @@ fn passed_over<'s>(
 /// Returns the times in which the same may hold the key, one after another.
 fn stretches(court: &Court<'_>) -> Vec<Stretch> {
     let mut perhaps = holders(court);
-    perhaps.sort_by_key(|one| one.0);
-    let mut times: Vec<Nanos> = perhaps.iter().flat_map(|one| [one.0, one.1]).collect();
+    perhaps.sort_by_key(|one| one.from);
+    let mut times: Vec<Nanos> = perhaps.iter().flat_map(|one| [one.from, one.until]).collect();
     times.extend([0, Nanos::MAX]);
     times.sort_unstable();
     times.dedup();
@@ -119,24 +118,24 @@ fn stretches(court: &Court<'_>) -> Vec<Stretch> {
     let mut stretches = Vec::with_capacity(times.len());
     for pair in times.windows(2) {
         let (from, until) = (pair[0], pair[1]);
-        while let Some(one) = perhaps.get(next).filter(|one| one.0 <= from) {
+        while let Some(one) = perhaps.get(next).filter(|one| one.from <= from) {
             there.push(*one);
             next += 1;
         }
-        there.retain(|&(began, until, holder)| {
-            if until <= from {
+        there.retain(|one| {
+            if one.until <= from {
                 // Of those who have gone at one time, anybody may have had the key.
-                let before = if why >= Why::Ghost && gone > began { why } else { Why::Released };
-                why = match ended(court, holder) {
+                let before = if gone > one.from { why } else { Why::Released };
+                why = match ended(court, one.of) {
                     ended if ended >= Why::Ghost => ended.max(before),
                     ended => ended,
                 };
-                gone = gone.max(until);
+                gone = gone.max(one.until);
             }
-            until > from
+            one.until > from
         });
         let least = match court.key.shared {
-            true => there.iter().map(|one| allows(court, one.2, from, until)).min(),
+            true => there.iter().map(|one| one.of.allows(from, until)).min(),
             false => Some(1),
         };
         let holders = u16::try_from(there.len()).unwrap_or(MOST_SLOTS);
@@ -147,10 +146,8 @@ fn stretches(court: &Court<'_>) -> Vec<Stretch> {
 
 fn ended(court: &Court<'_>, holder: Holder<'_>) -> Why {
     match holder {
-        Holder::Lease(index) => {
-            let lease = &court.leases.all[index];
-            if lease.over < lease.by_ttl { Why::Released } else { Why::Expired }
-        }
+        Holder::Lease(lease) if lease.over < lease.by_ttl => Why::Released,
+        Holder::Lease(_) => Why::Expired,
         Holder::Unknown(operation) => {
             let slowest = court.context.slowest(operation.sent, operation.sent);
             let race = operation.sent + slowest.clamp(RACE.0, RACE.1);
@@ -160,23 +157,23 @@ fn ended(court: &Court<'_>, holder: Holder<'_>) -> Why {
 }
 
 /// Returns the requests that may have been in line, each until it is out of it for certain.
-pub(super) fn in_line(court: &Court<'_>) -> Spans<Number> {
-    let (key, context) = (court.key, court.context);
-    let waited = key.numbered().filter(|(_, one)| one.is_claim() && one.asked.wait_ms > 0);
-    let left = waited.map(|(number, one)| {
-        let over = match one.gone {
-            Some(gone) if !context.delayed(one.sent, gone + SECOND) => gone + SECOND,
-            _ => key.settled(number),
+pub(super) fn in_line<'c>(court: &Court<'c>) -> Spans<&'c Operation> {
+    let context = court.context;
+    let all = court.key.operations.all();
+    let waited = all.filter(|span| span.of.may_wait());
+    let left = waited.map(|span| {
+        let over = match span.of.gone {
+            Some(gone) if !context.delayed(span.from, gone + SECOND) => gone + SECOND,
+            _ => span.until,
         };
-        (one.sent, over.saturating_add(context.late(over)), number)
+        Span { until: over.saturating_add(context.late(over)), ..span }
     });
     left.collect()
 }
 
 /// Returns from when until when a claim stood in line for certain.
-fn waited(court: &Court<'_>, number: Number) -> Option<(Nanos, Nanos)> {
-    let operation = court.key.operation(number);
-    if !operation.is_claim() || operation.asked.wait_ms == 0 {
+fn waited(court: &Court<'_>, operation: &Operation) -> Option<(Nanos, Nanos)> {
+    if !operation.may_wait() {
         return None;
     }
     let arrived = || Some(operation.sent + court.context.arrival(operation.sent)?);
