@@ -40,7 +40,7 @@ const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check F
        | prove outside STORE SECONDS SEED | prove outside FILE | prove edn FILE DIRECTORY
        | prove seeded SECONDS TRIALS [BUG...]
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_KEEP=1 and
-LOCKKEEPER_BIN are what a campaign follows; PROVE_JOBS (1) hunts for seeded bugs run at a time.";
+LOCKKEEPER_BIN are what a campaign follows.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -126,9 +126,8 @@ fn judged_outside(lines: &[Line]) -> bool {
 
 /// Hunts seeded bugs; whether each was found.
 fn seeded(seconds: &str, trials: &str, names: &[&str]) -> io::Result<bool> {
-    let jobs = std::env::var("PROVE_JOBS").map_or(Ok(1), |jobs| number(&jobs))?;
     let trials: NonZero<usize> = number(trials)?;
-    hunt_all(names, number(seconds)?, trials.get(), jobs)
+    hunt_all(names, number(seconds)?, trials.get())
 }
 
 /// Prints what trials came to; the last line is for programs.

@@ -32,14 +32,9 @@ struct Hunt {
 }
 
 /// Hunts each of these bugs, and the control on each store, so many times, for so many seconds at most,
-/// several at a time, and prints a row for each. Returns whether each bug was found in at least 19 of 20
-/// hunts, and nothing in the control.
-pub(crate) fn hunt_all(
-    names: &[&str],
-    seconds: u64,
-    trials: usize,
-    jobs: usize,
-) -> io::Result<bool> {
+/// and prints a row for each. Returns whether each bug was found in at least 19 of 20 hunts, and nothing
+/// in the control.
+pub(crate) fn hunt_all(names: &[&str], seconds: u64, trials: usize) -> io::Result<bool> {
     let control = |store| Bug { name: CONTROL, store, kinds: "", places: Vec::new() };
     let all = bugs()?.into_iter().chain(Store::ALL.map(control));
     let tree = copied_tree()?;
@@ -51,9 +46,8 @@ pub(crate) fn hunt_all(
     println!("| bug | store | found | broken | median s | most s |\n|---|---|---|---|---|---|");
     let mut all_found = true;
     for (bug, binary) in &built {
-        let hunts = in_jobs(trials, jobs, |number, below| {
-            Hunt::once(binary, bug, seconds, number as u64, below)
-        })?;
+        let hunts = (0..trials).map(|number| Hunt::once(binary, bug, seconds, number as u64));
+        let hunts = hunts.collect::<io::Result<Vec<_>>>()?;
         println!("{}", row(bug.name, bug.store, &hunts));
         let found = hunts.iter().filter(|hunt| hunt.found_at.is_some()).count();
         all_found &= if bug.name == CONTROL { found == 0 } else { found * 20 >= trials * 19 };
@@ -61,33 +55,11 @@ pub(crate) fn hunt_all(
     Ok(all_found)
 }
 
-/// Makes so many hunts, several at a time. Each has a number, and its job a directory.
-fn in_jobs(
-    trials: usize,
-    jobs: usize,
-    hunt: impl Fn(usize, &Path) -> io::Result<Hunt> + Sync,
-) -> io::Result<Vec<Hunt>> {
-    std::thread::scope(|scope| {
-        let hunt = &hunt;
-        let jobs = (0..jobs).map(|job| {
-            scope.spawn(move || {
-                let below = directory().join(format!("seeded-hunt-{job}"));
-                let numbers = (job..trials).step_by(jobs);
-                numbers.map(|number| hunt(number, &below)).collect::<io::Result<Vec<_>>>()
-            })
-        });
-        let jobs: Vec<_> = jobs.collect();
-        let panicked = |_| Err(io::Error::other("a hunt panicked"));
-        let hunts = jobs.into_iter().map(|job| job.join().unwrap_or_else(panicked));
-        Ok(hunts.collect::<io::Result<Vec<_>>>()?.concat())
-    })
-}
-
 impl Hunt {
-    /// Hunts a bug once; the files of its trials are below this directory, and are removed.
-    fn once(binary: &Path, bug: &Bug, seconds: u64, number: u64, below: &Path) -> io::Result<Self> {
-        let mut hunt = Self::default();
-        let mut before = 0;
+    /// Hunts a bug once, and removes the files of its trials.
+    fn once(binary: &Path, bug: &Bug, seconds: u64, number: u64) -> io::Result<Self> {
+        let below = &directory().join("seeded-hunt");
+        let (mut hunt, mut before) = (Self::default(), 0);
         for (part, percent) in (0..).zip(PARTS) {
             let lasts = seconds * percent / 100;
             let seed = (number * PARTS.len() as u64 + part).to_string();

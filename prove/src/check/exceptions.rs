@@ -79,17 +79,18 @@ fn the_end_of_a_stream_ends_its_own_lease_unless_that_was_taken_over() {
 }
 
 #[test]
-fn a_forced_release_ends_a_lease() {
-    let forced = |outcome| Operation { outcome, ..ask(Kind::ForceRelease, NO_TOKEN, 300, 301) };
+fn a_forced_release_ends_the_lease_that_it_tells() {
+    let forced = |fence, until| {
+        let mut forced = ask(Kind::ForceRelease, NO_TOKEN, 300, until);
+        forced.said.fencing_token = Some(fence);
+        forced
+    };
     let first = || grant(1, 10, (0, 2), 1_000);
-    let next = || grant(2, 11, (300, 302), 100);
-    breaks("I1", vec![first(), next()], vec![first(), forced(Outcome::Yes), next()]);
+    let with = |fence| vec![first(), forced(fence, 301), grant(2, 12, (300, 302), 100)];
+    breaks("I1", with(11), with(10));
     let late = || refresh(1, 10, (400, 401), 100);
-    breaks(
-        "I7",
-        vec![first(), forced(Outcome::Yes), late()],
-        vec![first(), late(), Operation { answered: Some(500 * MS), ..forced(Outcome::Yes) }],
-    );
+    let ended = |until| vec![first(), forced(10, until), late()];
+    breaks("I7", ended(301), ended(500));
 }
 
 #[test]
@@ -174,16 +175,6 @@ fn a_place_that_a_draining_instance_leaves_may_be_released() {
         vec![grant(1, 10, (0, 2), 5_000), refused, release(2, 30, 31)]
     };
     breaks("I6", refused("wait_cancelled"), refused("draining"));
-}
-
-#[test]
-fn a_forced_release_ends_the_lease_that_it_tells() {
-    let with = |fence| {
-        let mut forced = ask(Kind::ForceRelease, NO_TOKEN, 50, 60);
-        forced.said.fencing_token = Some(fence);
-        vec![grant(1, 10, (0, 2), 1_000), forced, grant(2, 12, (60, 70), 1_000)]
-    };
-    breaks("I1", with(11), with(10));
 }
 
 #[test]
