@@ -223,10 +223,10 @@ impl Store for RedisStore {
         key: &LockKey,
         named: Option<FencingToken>,
     ) -> Result<Vec<Holder>, StoreError> {
-        let named = or_empty(named).into();
+        let (when, named) = (self.in_time(1), or_empty(named).into());
         let arguments = ForceReleaseArguments { named, keep: (&*self.position_kept).into() };
         let all = arguments.all();
-        let (mut reply, _) = self.run(&FORCE_RELEASE, key, &all, When::AnyTime).await?;
+        let (mut reply, _) = self.run(&FORCE_RELEASE, key, &all, when).await?;
         Ok(forced(&mut reply))
     }
 
