@@ -21,6 +21,7 @@ const TRIES: usize = 10;
 /// The script that grants a key which is free.
 const TRY_ACQUIRE: &str = concat!(
     include_str!("../../src/store/redis/scripts/prelude.lua"),
+    include_str!("../../src/store/redis/scripts/lease.lua"),
     include_str!("../../src/store/redis/scripts/try_acquire.lua"),
 );
 
