@@ -147,9 +147,9 @@ impl RedlockStore {
             return; // A direct client's lock: no vote for it can come late.
         }
         let question = self.ended(of, number);
-        let has_ended = |said: &Says| matches!(said, Says::Ended(it, _) if *it == number);
+        let htold_by = |said: &Says| matches!(said, Says::Ended(it, _) if *it == number);
         let rest =
-            poll.heard().filter(|(_, heard)| heard.is_none_or(|heard| !has_ended(&heard.said)));
+            poll.heard().filter(|(_, heard)| heard.is_none_or(|heard| !htold_by(&heard.said)));
         let rest = rest.map(|(node, _)| self.cleanup.heard(node, &question)).collect();
         self.cleanup.owe(rest, self.rules.longest_lease.as_duration());
     }
@@ -238,7 +238,10 @@ impl RedlockStore {
         let ends =
             self.nodes.question(&RELEASE, key, args, patience).until(self.deadline(patience));
         let ended = self.answered(verb, &ends).await?;
-        let Some(lease) = lease.as_ended(&ended) else { return Ok(Vec::new()) };
+        let Some(lease) = lease.told_by(&ended) else {
+            let reason = "the lease has ended, or a claim under way was met: ask again";
+            return Err(failure(verb, Effect::Unknown, reason));
+        };
         if let Ok(token) = LeaseToken::parse(&whose) {
             self.tell_ended(&Target::of(key, &token, None), lease.number, &ended);
         }
@@ -271,9 +274,9 @@ impl RedlockStore {
     }
 }
 
-fn release_args(token: &str, number: Option<u64>, has_ended: bool, kept: &str) -> Vec<String> {
-    let has_ended = or_empty(has_ended.then_some(1));
-    vec![token.to_owned(), or_empty(number), has_ended, kept.to_owned()]
+fn release_args(token: &str, number: Option<u64>, htold_by: bool, kept: &str) -> Vec<String> {
+    let htold_by = or_empty(htold_by.then_some(1));
+    vec![token.to_owned(), or_empty(number), htold_by, kept.to_owned()]
 }
 
 impl Poll {
@@ -281,7 +284,11 @@ impl Poll {
     fn most_held(&self, named: Option<u64>) -> Option<Holding> {
         let one = match named {
             None => self.rival()?.0,
-            Some(number) => self.holdings().find(|one| one.number == number)?,
+            // Two claims may have had the same number; one of them has the lease.
+            Some(number) => {
+                let named = self.holdings().filter(|one| one.number == number);
+                named.max_by_key(|one| self.of_holder(&one.holder).count())?
+            }
         };
         self.lease_of(&one.holder).map(|(lease, _)| lease)
     }
@@ -295,7 +302,7 @@ impl Poll {
 impl Holding {
     /// The lease as nodes have ended it. Where the look met an attempt under way, its token may have
     /// a later number by then.
-    fn as_ended(self, ended: &Poll) -> Option<Self> {
+    fn told_by(self, ended: &Poll) -> Option<Self> {
         let (number, owner) = ended.most_ended()?;
         Some(Self { number, owner: owner.to_owned(), ..self })
     }
@@ -328,13 +335,13 @@ mod tests {
             renewals: 0,
         };
         let mut ended = Poll::new(Quorum::of(3));
-        let nobody = look.clone().as_ended(&ended);
+        let nobody = look.clone().told_by(&ended);
         assert_eq!(nobody, None);
         for (node, number) in [9, 9, 8].into_iter().enumerate() {
             let said = Says::Ended(number, "me".to_owned());
             ended.count(node, Heard { votes: true, highest: 9, said });
         }
-        let told = look.as_ended(&ended).map(|lease| (lease.number, lease.owner));
+        let told = look.told_by(&ended).map(|lease| (lease.number, lease.owner));
         assert_eq!(told, Some((9, "me".to_owned())));
     }
 
