@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkeeper::lock::time::wall_clock_micros;
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
 use crate::redis_faults::contest::Contest;
 use crate::redis_faults::{
@@ -99,20 +100,18 @@ async fn a_dead_instance_is_handed_no_key_after_a_step_back() {
             async || (look(&http, "handed").await.number("waiters") == count).then_some(());
         eventually(PATIENCE, all_wait).await;
     };
+    let (mut lost, mut next) = (JoinSet::new(), JoinSet::new());
     let doomed = dies.http();
-    let lost =
-        tokio::spawn(async move { doomed.try_send("POST", "/locks/handed?wait=60s", "").await });
+    lost.spawn(async move { drop(doomed.try_send("POST", "/locks/handed?wait=60s", "").await) });
     until_waiters(1).await;
     dies.kill();
     clock.step(-3_600);
-    let next = {
-        let http = http.clone();
-        tokio::spawn(async move { http.post("/locks/handed?wait=20s", "").await })
-    };
+    let living = http.clone();
+    next.spawn(async move { living.post("/locks/handed?wait=20s", "").await });
     until_waiters(1).await;
     release(&http, "handed", "token-of-the-holder").await;
-    assert_eq!(next.await.unwrap().status, 201);
-    drop(lost.await);
+    assert_eq!(next.join_all().await[0].status, 201);
+    lost.join_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

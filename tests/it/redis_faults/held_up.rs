@@ -72,26 +72,6 @@ async fn a_call_whose_connection_broke_does_nothing_after_its_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_release_whose_connection_broke_ends_no_lease_after_its_answer() {
-    let redis = Redis::start();
-    let (wire, service) = by_wire(&redis, &[]).await;
-    let beside = self::service(&redis, &[]).await;
-    let (http, near) = (service.http(), beside.http());
-    wire.cut();
-    let broken = async {
-        held_up(&wire).await;
-        wire.hang_up();
-    };
-    let (forced, ()) = tokio::join!(http.delete("/admin/locks/forced"), broken);
-    assert_eq!((forced.told(), &*forced.text("outcome")), (unavailable(), "unknown"));
-    assert_eq!(acquire(&near, "forced", TOKEN, LONG).await.status, 201);
-    let before = calls_of(&redis, "evalsha");
-    wire.mend();
-    eventually(PATIENCE, async || (calls_of(&redis, "evalsha") > before).then_some(())).await;
-    assert_eq!(look(&near, "forced").await.field("held"), true);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_streams_refresh_on_its_way_hides_no_refresh_by_its_client() {
     let redis = Redis::start();
     let (wire, near) = by_wire(&redis, &[]).await;

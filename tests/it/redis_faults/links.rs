@@ -7,7 +7,10 @@ use tokio::task::JoinSet;
 
 use crate::conformance::line::waits;
 use crate::conformance::{Stage, claim, key, token};
-use crate::redis_faults::{LONG, PATIENCE, acquire, preloaded, refresh, service, unavailable};
+use crate::redis_faults::held_up::{by, held_up};
+use crate::redis_faults::{
+    LONG, PATIENCE, acquire, calls_of, look, preloaded, refresh, service, unavailable,
+};
 use crate::support::wire::Wire;
 use crate::support::{Http, Process, Redis, Service, eventually};
 
@@ -153,4 +156,24 @@ async fn a_redis_that_may_evict_locks_from_now_on_is_noticed() {
     shown("1").await;
     redis.run::<()>("CONFIG SET maxmemory-policy noeviction");
     shown("0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_release_whose_connection_broke_ends_no_lease_after_its_answer() {
+    let redis = Redis::start();
+    let (wire, service) = by(Wire::to(redis.port()).await, &[]).await;
+    let beside = self::service(&redis, &[]).await;
+    let (http, near) = (service.http(), beside.http());
+    wire.cut();
+    let broken = async {
+        held_up(&wire).await;
+        wire.hang_up();
+    };
+    let (forced, ()) = tokio::join!(http.delete("/admin/locks/forced"), broken);
+    assert_eq!((forced.told(), &*forced.text("outcome")), (unavailable(), "unknown"));
+    assert_eq!(acquire(&near, "forced", TOKEN, LONG).await.status, 201);
+    let before = calls_of(&redis, "evalsha");
+    wire.mend();
+    eventually(PATIENCE, async || (calls_of(&redis, "evalsha") > before).then_some(())).await;
+    assert_eq!(look(&near, "forced").await.field("held"), true);
 }
