@@ -156,15 +156,16 @@ impl Claimant {
                     error.to_string()
                 }
             };
-            // Only a service that has put the claim in line answers nothing for so long.
-            let waited = sent.after(SILENCE_AT_FIRST).has_come() && !sent.after(slice).has_come();
-            if waited {
+            // One that fails before its wait is over was cut: the service was there until now. Only
+            // one that has put the claim in line answers nothing for so long.
+            let was_cut = !sent.after(slice).has_come();
+            if was_cut && sent.after(SILENCE_AT_FIRST).has_come() {
                 patience = SILENCE_IN_LINE;
             }
             if left().is_zero() {
                 patience = SILENCE_AT_FIRST;
             }
-            let since = if waited { Moment::now() } else { sent };
+            let since = if was_cut { Moment::now() } else { sent };
             if silent_since.get_or_insert(since).after(patience).has_come() {
                 break Failure { code: exit::UNREACHABLE, why };
             }

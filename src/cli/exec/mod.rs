@@ -269,7 +269,9 @@ impl<'a> Prepared<'a> {
                     leases.not_given_back();
                     return Ok(outcome.code);
                 }
-                (outcome.code, began.after(exec.min_hold))
+                // A job that this host cannot run, others may.
+                let ran = ![exit::NOT_FOUND, exit::NOT_EXECUTABLE].contains(&outcome.code);
+                (outcome.code, if ran { began.after(exec.min_hold) } else { began })
             }
             Err(error) => {
                 exec.remote.voice().complain(|| format!("cannot start COMMAND: {error}"));

@@ -115,6 +115,9 @@ async fn a_key_is_kept_for_its_least_time_after_a_short_command() {
     // A command that took longer than that gives the key back.
     assert_eq!(stage.ran(&["--min-hold", "50ms", "long", "sleep", "0.1"]).code, Some(0));
     assert_eq!(stage.look("long").await["held"], false);
+    // So does one that this host cannot run.
+    assert_eq!(stage.ran(&["--min-hold", "4m", "absent", "/no/such/command"]).code, Some(127));
+    assert_eq!(stage.look("absent").await["held"], false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
