@@ -72,7 +72,8 @@ final class Claim
             $before = $this->inDoubt;
             $this->inDoubt = true;
             try {
-                $grant = $this->ask(min(self::SLICE, max(0.0, $until - Clock::now())), $share);
+                $over = min(Clock::now() + self::SLICE, max(Clock::now(), $until));
+                $grant = $this->ask(max(0.0, $over - Clock::now()), $share);
                 $this->note($grant, $before);
                 if ($share !== $this->share) {
                     $this->inDoubt = $before || $grant->isNew;
@@ -103,6 +104,7 @@ final class Claim
                 $this->inDoubt = $before || $failure->outcome === Outcome::Unknown;
                 $failure = $this->inDoubt ? $failure->inDoubt() : $failure;
                 Patience::isDue($failure) || Clock::now() < $until || throw $failure;
+                Clock::now() < $over && $patience->cut();
                 $patience->bear($failure);
             }
         }

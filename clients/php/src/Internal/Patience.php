@@ -29,6 +29,14 @@ final class Patience
         $this->failures = 0;
     }
 
+    /** The connection of a request that was waiting has broken: the service was there until now. */
+    public function cut(): void
+    {
+        if ($this->failures === 0) {
+            $this->heard = Clock::now();
+        }
+    }
+
     /**
      * Sleeps a little before the next try.
      *
