@@ -147,9 +147,9 @@ impl RedlockStore {
             return; // A direct client's lock: no vote for it can come late.
         }
         let question = self.ended(of, number);
-        let htold_by = |said: &Says| matches!(said, Says::Ended(it, _) if *it == number);
+        let has_ended = |said: &Says| matches!(said, Says::Ended(it, _) if *it == number);
         let rest =
-            poll.heard().filter(|(_, heard)| heard.is_none_or(|heard| !htold_by(&heard.said)));
+            poll.heard().filter(|(_, heard)| heard.is_none_or(|heard| !has_ended(&heard.said)));
         let rest = rest.map(|(node, _)| self.cleanup.heard(node, &question)).collect();
         self.cleanup.owe(rest, self.rules.longest_lease.as_duration());
     }
@@ -274,9 +274,9 @@ impl RedlockStore {
     }
 }
 
-fn release_args(token: &str, number: Option<u64>, htold_by: bool, kept: &str) -> Vec<String> {
-    let htold_by = or_empty(htold_by.then_some(1));
-    vec![token.to_owned(), or_empty(number), htold_by, kept.to_owned()]
+fn release_args(token: &str, number: Option<u64>, has_ended: bool, kept: &str) -> Vec<String> {
+    let has_ended = or_empty(has_ended.then_some(1));
+    vec![token.to_owned(), or_empty(number), has_ended, kept.to_owned()]
 }
 
 impl Poll {
