@@ -74,7 +74,7 @@ const OPERATIONS: [Operation; 15] = [
 ];
 
 /// Requests with [`TOKEN`] that are refused, or answered otherwise, whatever is held.
-const PECULIAR: [(&str, &str, &str, &str, u16, &str); 45] = [
+const PECULIAR: [(&str, &str, &str, &str, u16, &str); 46] = [
     ("acquireLock", "POST", "/locks/a//b", "", 400, "invalid_key"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl":5}"#, 400, "unknown_field"),
@@ -110,6 +110,7 @@ const PECULIAR: [(&str, &str, &str, &str, u16, &str); 45] = [
     ("forceReleaseLock", "DELETE", "/admin/locks/a//b", "", 400, "invalid_key"),
     ("forceReleaseLock", "DELETE", "/admin/locks/k?token=x", "", 400, "invalid_request"),
     ("forceReleaseLock", "DELETE", "/admin/locks/k?x=1", "", 400, "unknown_field"),
+    ("forceReleaseLock", "DELETE", "/admin/locks/k", LONG, 413, "body_too_large"),
     ("acquireTerraformLock", "POST", "/terraform/a//b", LOCK_INFO, 400, "invalid_key"),
     ("acquireTerraformLock", "POST", "/terraform/k", "", 400, "invalid_request"),
     ("acquireTerraformLock", "POST", "/terraform/k?x=1", LOCK_INFO, 400, "unknown_field"),
