@@ -189,6 +189,16 @@ fn a_claim_that_is_counted_and_that_nobody_waits_with_is_found() {
 }
 
 #[test]
+fn a_claim_that_is_granted_after_it_was_cancelled_is_found() {
+    let then = |fence| {
+        let cancelled = no(waited(grant(2, 0, (10, 40), 900)), "wait_cancelled");
+        let shown = look(2, (80, 90), fence, fence.is_some());
+        vec![grant(1, 10, (0, 2), 5_000), cancelled, release(1, 50, 60), shown]
+    };
+    breaks("no", then(Some(11)), then(None));
+}
+
+#[test]
 fn a_lease_that_no_claim_began_is_found() {
     let nowhere = |fence| vec![grant(1, 10, (0, 2), 200), refresh(1, fence, (150, 151), 200)];
     breaks("I7", nowhere(11), nowhere(10));
