@@ -107,8 +107,9 @@ impl Topology {
 
     /// The promises for locks on these nodes.
     pub(super) fn guarantees(&self) -> Guarantees {
-        let fencing = "rises with every lease, also after a loss of Redis' data or a step of its \
-                       clock; after both at once only while this process lives";
+        let fencing = "rises with every lease, also after a loss of Redis' data, if no instance's \
+                       clock is more than a second behind, or a step of its clock; after both at \
+                       once only while this process lives";
         let (store, fencing, survives) = match self {
             Self::Single(_) => (
                 "redis",
@@ -120,7 +121,8 @@ impl Topology {
             Self::Sentinel(_) => (
                 "redis-sentinel",
                 "rises with every lease, also after failovers between nodes whose clocks agree \
-                 within a second, and after a loss of Redis' data",
+                 within a second, and after a loss of Redis' data, if no instance's clock is more \
+                 than a second behind",
                 "crash and restart of the service; a failover, if the lease was replicated before \
                  it: other leases are forgotten, and their keys may have two holders (fewer with \
                  redis.min_replicas); not a step of Redis' clock; in both, the fencing token \
@@ -129,7 +131,8 @@ impl Topology {
             Self::Cluster(_) => (
                 "redis-cluster",
                 "rises with every lease, also after failovers and moved slots between nodes whose \
-                 clocks agree within a second, and after a loss of Redis' data",
+                 clocks agree within a second, and after a loss of Redis' data, if no instance's \
+                 clock is more than a second behind",
                 "crash and restart of the service; moved slots; a failover, if the lease was \
                  replicated before it: other leases are forgotten, and their keys may have two \
                  holders (fewer with redis.min_replicas); not a step of Redis' clock; in both, the \
