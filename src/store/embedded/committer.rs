@@ -22,7 +22,7 @@ use crate::store::embedded::view::View;
 const MAX_BATCH: usize = 1_024;
 
 /// The longest lag of the clock on disk while keys are held: after a crash a lease gains at most
-/// this much.
+/// this much, and the time until the next batch.
 const CLOCK_LAG: Duration = Duration::from_secs(5);
 
 /// The interval of the search for abandoned lines.

@@ -81,8 +81,8 @@ impl View {
 }
 
 impl ViewState {
-    /// Changes the table. Readers see the change once `under_way` is cleared: no look at it comes
-    /// between. `None` while the content of the disk is unknown.
+    /// Changes the table, and notes what was on disk before: readers see that until `under_way` is
+    /// cleared. `None` while the content of the disk is unknown.
     pub(super) fn change<T>(&mut self, change: impl FnOnce(&mut Table) -> T) -> Option<T> {
         let table = self.table.as_mut()?;
         let changed = change(table);
