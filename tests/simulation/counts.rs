@@ -27,8 +27,6 @@ pub(super) struct Counts {
     pub(super) stepped: u64,
     /// Grants of clients that lock on the nodes, without the service.
     pub(super) direct: u64,
-    /// Their leases that the service renewed.
-    pub(super) adopted: u64,
     pub(super) forgot: u64,
     /// Nodes that were blank and vote again.
     pub(super) returned: u64,
@@ -86,7 +84,6 @@ impl AddAssign for Counts {
         self.capped += other.capped;
         self.stepped += other.stepped;
         self.direct += other.direct;
-        self.adopted += other.adopted;
         self.forgot += other.forgot;
         self.returned += other.returned;
         self.late += other.late;

@@ -16,7 +16,7 @@ impl Worker {
         while self.world.now() < self.world.plan.length {
             let mut wish = self.wish(Origin::Client);
             if self.locks(&mut wish).await {
-                self.holds(&mut wish).await;
+                self.holds(&wish).await;
             }
             self.unlocks(&wish).await;
             self.sleep(300).await;
@@ -56,21 +56,16 @@ impl Worker {
         state.history.stays(Stay { key, token, asked, from, until, fence: 0 });
     }
 
-    /// Works, and has the service renew the lock now and then.
-    async fn holds(&mut self, wish: &mut Wish) {
+    /// Works, and asks the service now and then to renew the lock, which is no lease of its.
+    async fn holds(&mut self, wish: &Wish) {
         let left = wish.until.saturating_sub(self.world.now());
         self.sleep(left).await;
         if self.rng.u32(..4) > 0 {
             return;
         }
-        let (instance, asked, of) = (self.instance(), self.world.now(), wish.everything());
-        let ttl = Some(wish.claim.ttl);
-        let answer = self.ask(instance, async |store| store.renew(&of, ttl).await).await;
-        if let Some(Ok(Renewed::Lease(lease))) = answer {
-            self.world.state().counts.adopted += 1;
-            self.stays(wish, asked, &lease);
-            self.sleep(wish.until.saturating_sub(self.world.now())).await;
-        }
+        let (instance, of) = (self.instance(), wish.everything());
+        let answer = self.ask(instance, async |store| store.renew(&of, None).await).await;
+        assert!(!matches!(answer, Some(Ok(Renewed::Lease(_)))), "{answer:?}");
     }
 
     async fn unlocks(&mut self, wish: &Wish) {

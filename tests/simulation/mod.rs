@@ -212,7 +212,7 @@ fn hold(plan: impl Fn(u64) -> Plan, wrong: impl Fn(&Fault) -> bool) -> Counts {
 #[test]
 fn clients_without_the_service_and_its_own_never_both_hold_a_key() {
     let counts = hold(|seed| Plan::with_direct_clients(3, seed), |_| true);
-    assert!(counts.direct > counts.grants / 20 && counts.adopted > 0, "{counts:?}");
+    assert!(counts.direct > counts.grants / 20, "{counts:?}");
 }
 
 /// Two may hold a key then: that is what the number is for.

@@ -42,7 +42,8 @@ impl RedlockStore {
             return Err(failure(Verb::Inspect, Effect::None, "too few nodes answered"));
         }
         let own = token.and_then(|token| poll.lease_of(token.expose().as_bytes()));
-        let own = own.filter(|(_, nodes)| poll.may_be_majority(*nodes));
+        // The lock of a direct client is no lease, also if its value is the token.
+        let own = own.filter(|(one, nodes)| one.number > 0 && poll.may_be_majority(*nodes));
         let mine = token.map(|_| own.is_some());
         let rival = || poll.lease_of(&poll.rival().filter(|_| poll.held())?.0.holder);
         let lease = own.or_else(rival).map(|(lease, _)| lease);

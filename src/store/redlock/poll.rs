@@ -75,7 +75,6 @@ pub(super) enum Says {
 /// What a token has on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vote {
-    /// 0 for the lock of a direct Redis client.
     pub(super) number: u64,
     /// The attempt that asked for it while it is open, as in the record.
     pub(super) by: String,

@@ -141,15 +141,12 @@ impl RedlockStore {
 
     /// Rule 7: makes the votes of a lease told, and brings it to the nodes that miss it: otherwise
     /// it would be lost node by node. Returns when they have answered, or are too late to act.
-    async fn settle(&self, request: &Request<'_>, poll: &Poll, parts: Parts) -> Parts {
-        let (key, found, timeout) = (&request.of.key, parts.number, self.rules.node_timeout);
-        // The lock of a direct client gets its number now.
-        let number = if found == 0 { self.propose(poll.highest()) } else { found };
-        let mut parts = Parts { number, ..parts };
+    async fn settle(&self, request: &Request<'_>, poll: &Poll, mut parts: Parts) -> Parts {
+        let (key, number, timeout) = (&request.of.key, parts.number, self.rules.node_timeout);
         let patience = self.patience(parts.ttl);
         let until = self.deadline(patience);
         let questions = poll.heard().filter_map(|(node, heard)| {
-            let args = self.settle_args(request.of, &parts, heard?.unsettled(found, timeout)?);
+            let args = self.settle_args(request.of, &parts, heard?.unsettled(number, timeout)?);
             Some((node, self.nodes.question(&SETTLE, key, args, patience).until(until)))
         });
         let questions: Vec<_> = questions.collect();

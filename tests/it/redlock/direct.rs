@@ -51,6 +51,29 @@ async fn a_lock_by_redlock_code_excludes_the_services_clients() {
     }
 }
 
+/// It has no number, and a record that began on some nodes only could be lost while it works.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_of_redlock_code_is_no_lease_whoever_names_its_value() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    for node in &site.nodes {
+        node.run::<()>(&format!("SET lock:theirs {MINE} NX PX 60000"));
+    }
+    assert_eq!(refresh(&http, "theirs", MINE).await.told(), lost());
+    let answer = acquire(&http, "theirs", MINE, LONG).await;
+    assert_eq!(answer.told(), held(), "{answer:?}");
+    let seen = http.token(MINE).get("/locks/theirs").await;
+    assert_eq!((seen.field("held"), seen.field("mine")), (true.into(), false.into()), "{seen:?}");
+    for node in &site.nodes {
+        let left: u64 = node.run("PTTL lock:theirs");
+        assert!((30_000..=60_000).contains(&left), "{left}");
+    }
+    assert_eq!(release(&http, "theirs", MINE).await.status, 204);
+    site.bare().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_of_the_service_excludes_redlock_code() {
     for nodes in [2, 3, 5] {

@@ -75,35 +75,6 @@ async fn a_node_that_forgot_draws_no_number_below_those_it_knew() {
     assert!(next > first, "{next} after {first}");
 }
 
-/// As long as it does not vote, a refresh of a direct Redis client's lock begins no lease there.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_forgot_gives_a_direct_clients_lock_no_number_below_those_it_knew() {
-    let clock = Clock::make();
-    clock.step_ms(-1_500);
-    let site = Site::lasting(3, Duration::from_secs(4)).await;
-    let service = site.service().await;
-    let late = late_instance(&site, &clock).await;
-    site.all_vote().await;
-    let http = service.http();
-    let first = acquire(&http, "number", "token-of-the-first", site.longest).await;
-    assert_eq!(release(&http, "number", "token-of-the-first").await.status, 204);
-    for node in &site.nodes {
-        node.run::<()>("FLUSHALL");
-        node.run::<()>("SET lock:number token-of-the-second PX 60000");
-    }
-    let holder = late.http().token("token-of-the-second");
-    let refresh = async || holder.put("/locks/number/refresh", "").await;
-    assert_eq!(refresh().await.status, 503);
-    let refreshed = eventually(PATIENCE, async || {
-        let refreshed = refresh().await;
-        (refreshed.status != 503).then_some(refreshed)
-    })
-    .await;
-    assert_eq!(refreshed.status, 200, "{refreshed:?}");
-    let [first, next] = [first, refreshed].map(|lease| lease.number("fencing_token"));
-    assert!(next > first, "{next} after {first}");
-}
-
 /// The second and the third node each miss one of the acquire and its repeat.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_keeps_its_number_whichever_nodes_its_repeat_reaches() {

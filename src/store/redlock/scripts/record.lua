@@ -2,7 +2,8 @@
 -- KEYS: 1 lock: the token as a plain string  2 record: "<highest> <number> <ttl (ms)> <renewals>
 --   <by> <start (ms)> <token> <owner>", kept for a DAY after the lock. `by` is the attempt that
 --   asked for the vote while that is open, with a "?" before it if the node did not vote, and "-"
---   once the vote is told. "+" before the record: claims wait for a hint.
+--   once the vote is told. "+" before the record: claims wait for a hint. A lock without a record
+--   is a direct Redis client's, and "-" its holder: no token of the service has it.
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
@@ -15,7 +16,7 @@ local waiting, highest = string.match(known, '^(%+?)(%d+)')
 waiting, highest = waiting or '', tonumber(highest or 0)
 local number, its_ttl, renewals, by, start, holder, owner = string.match(known, FORM)
 local function clear() -- The fields of a free lock, or of a direct client's.
-  number, its_ttl, renewals, by, start = 0, 0, 0, value and '!' or '-', 0
+  number, its_ttl, renewals, by, start = 0, 0, 0, '-', 0
   holder, owner = '-', ''
 end
 if not value or value ~= holder then clear() end

@@ -12,7 +12,7 @@
 local not_after, token, ttl, named, kept, span, adds, sets_end, max_hold, sets_owner = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, 'foreign' } end
-if value ~= token then return answer(value and 'taken' or 'free') end
+if holder ~= token then return answer(value and 'taken' or 'free') end
 local left = redis.call('PTTL', lock)
 local is_meant = named == '' and by == '-' or number == tonumber(named)
 if not is_meant then return tell_vote('other', left) end

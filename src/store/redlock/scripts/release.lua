@@ -9,7 +9,7 @@
 local not_after, token, named, has_ended, kept = unpack(ARGV)
 if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
 local fence = tonumber(named)
-local is_its = value == token or token == '' and by == '!'
+local is_its = value == token or token == '' and value and holder == '-'
 local is_meant = not fence or number == fence or has_ended == '1' and number < fence
 local is_renewed = kept ~= '' and renewals > tonumber(kept)
 if is_its and is_meant and is_renewed then return answer('renewed') end

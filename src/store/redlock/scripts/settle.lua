@@ -9,11 +9,10 @@ local not_after, token, fence, said, ttl, its_owner, renewed, age, max_hold = un
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, 'foreign' } end
 fence = tonumber(fence)
-local has_it = value == token and number == fence
-local is_taken = value and value ~= token
+local has_it = holder == token and number == fence
+local is_taken = value and holder ~= token
 local is_unchanged = said == string.format('%.0f %.0f %s', highest, number, by)
 if is_taken or not (has_it or is_unchanged) then return answer('changed') end
-local adopts = by == '!' and fence > highest -- A direct client's lock: its record begins here.
 if not has_it then start, held, holder = now - age, tonumber(age), token end
 owner = its_owner
 highest, number, by = math.max(highest, fence), fence, '-'
@@ -24,5 +23,5 @@ if most >= left then its_ttl, left = most, most end
 if value then redis.call('PEXPIRE', lock, left) else redis.call('SET', lock, token, 'PX', left) end
 write(left)
 used()
-if has_it or adopts then return tell_vote('told', left) end
+if has_it then return tell_vote('told', left) end
 return answer('joined')

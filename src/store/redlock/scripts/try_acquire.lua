@@ -8,8 +8,8 @@ local not_after, token, ttl, its_owner, proposed, attempt, waits, behind = unpac
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, 'foreign' } end
 local is_uncounted = voting and string.sub(by, 1, 1) == '?' -- Rule 11: nobody counts on it.
-if value == token and not is_uncounted then return answer('again') end
-if value and value ~= token then
+if holder == token and not is_uncounted then return answer('again') end
+if value and holder ~= token then
   if waits == '1' and waiting == '' then
     waiting = '+'
     redis.call('PEXPIRE', record, DAY) -- Adds nothing; the rest runs at maxmemory.
