@@ -50,17 +50,10 @@ impl Line {
 }
 
 /// Returns the lines of a history, one after another.
-///
-/// A last line without an end that is no line is left out: the recorder was killed while it wrote.
 pub(crate) fn read(from: impl BufRead) -> impl Iterator<Item = io::Result<Line>> {
-    let mut texts = (1..).zip(from.lines()).peekable();
-    std::iter::from_fn(move || {
-        let (number, text) = texts.next()?;
-        let line = text.and_then(|text| {
-            let told = |error| io::Error::other(format!("line {number}: {error}"));
-            Line::from_json(&text).map_err(told)
-        });
-        (line.is_ok() || texts.peek().is_some() || number == 1).then_some(line)
+    (1..).zip(from.lines()).map(|(number, text)| {
+        let told = |error| io::Error::other(format!("line {number}: {error}"));
+        Line::from_json(&text?).map_err(told)
     })
 }
 
@@ -71,8 +64,6 @@ pub(crate) struct Run {
     pub(crate) store: String,
     /// From which everything that was left to chance follows.
     pub(crate) seed: u64,
-    /// How many instances of the service there were.
-    pub(crate) instances: u16,
     /// The longest that a request to a store may take before its caller is told that nobody knows.
     pub(crate) deadline: Nanos,
     /// What is taken off a lease for clocks of different speed, in parts per million; 10 000 on Redlock.
@@ -239,49 +230,17 @@ pub(crate) struct Left {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn some_lines() -> Vec<Line> {
-        let asked = Asked { ttl_ms: Some(1_000), wait_ms: u64::MAX, ..Asked::default() };
-        let said = Said { fencing_token: Some(1 << 52), mine: Some(true), ..Said::default() };
-        let operation = Operation {
-            client: 1,
-            instance: 2,
-            kind: Kind::HoldEnd,
-            key: 3,
-            sent: 4,
-            answered: None,
-            gone: Some(5),
-            outcome: Outcome::Unknown,
-            status: 0,
-            code: "lost/taken_over".to_owned(),
-            token: 6,
-            chosen: true,
-            asked,
-            said,
-        };
-        let left = Left { what: "waiters".to_owned(), count: 1, allowed: 0 };
-        vec![Line::Operation(operation), Line::Left(left)]
-    }
-
-    fn written(line: &Line) -> String {
-        serde_json::to_string(line).unwrap()
-    }
+    use crate::check::little::grant;
 
     #[test]
     fn a_written_history_is_read() {
-        let text = some_lines().iter().map(written).collect::<Vec<_>>().join("\n");
-        assert!(text.starts_with(r#"{"line":"operation","#), "or reading is slow");
-        let lines: Vec<Line> = read(text.as_bytes()).map(Result::unwrap).collect();
-        assert_eq!(lines, some_lines());
-    }
-
-    #[test]
-    fn half_a_line_at_the_end_is_left_out_and_anywhere_else_told() {
-        let [first, second] = [0, 1].map(|line| written(&some_lines()[line]));
-        let cut = format!("{first}\n{}", &second[..second.len() - 3]);
-        assert_eq!(read(cut.as_bytes()).map(Result::unwrap).count(), 1);
-        let cut = format!("{first}\n{}\n{second}", &first[..9]);
-        let error = read(cut.as_bytes()).find_map(Result::err).unwrap();
+        let left = Left { what: "waiters".to_owned(), count: 1, allowed: 0 };
+        let lines = [Line::Operation(grant(1, 1 << 52, (2, 4), 1_000)), Line::Left(left)];
+        let written = lines.each_ref().map(|line| serde_json::to_string(line).unwrap()).join("\n");
+        assert!(written.starts_with(r#"{"line":"operation","#), "or reading is slow");
+        let told: Vec<Line> = read(written.as_bytes()).map(Result::unwrap).collect();
+        assert_eq!(told, lines);
+        let error = read(&written.as_bytes()[..written.len() - 3]).find_map(Result::err).unwrap();
         assert!(error.to_string().starts_with("line 2: "), "{error}");
     }
 }

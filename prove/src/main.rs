@@ -39,8 +39,8 @@ const SHOWN: usize = 3;
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check FILE
        | prove outside STORE SECONDS SEED | prove outside FILE | prove edn FILE DIRECTORY
        | prove seeded SECONDS TRIALS [BUG...]
-PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_KEEP=1 and
-LOCKKEEPER_BIN are what a campaign follows.";
+PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS and LOCKKEEPER_BIN are
+what a campaign follows; a run keeps its history.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

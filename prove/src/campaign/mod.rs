@@ -37,8 +37,6 @@ pub(crate) struct Campaign {
     pub(crate) stores: Vec<Store>,
     pub(crate) binary: PathBuf,
     pub(crate) directory: PathBuf,
-    /// Whether histories without a violation are kept.
-    pub(crate) keeps: bool,
 }
 
 impl Campaign {
@@ -56,7 +54,6 @@ impl Campaign {
             stores: stores.unwrap_or_else(|| Store::ALL.to_vec()),
             binary: binary()?,
             directory: directory(),
-            keeps: std::env::var("PROVE_KEEP").is_ok_and(|value| value == "1"),
         })
     }
 
@@ -106,13 +103,7 @@ impl Campaign {
         let broken = report.broken().next().is_some();
         if broken {
             eprintln!("{name}: history {}", trial.history().display());
-            eprintln!(
-                "again: prove run {} {} {}",
-                trial.store.name(),
-                trial.lasts.as_secs(),
-                trial.seed
-            );
-        } else if !self.keeps {
+        } else {
             // What cannot be removed is in nobody's way.
             let _ = std::fs::remove_file(trial.history());
             let _ = std::fs::remove_dir_all(trial.logs());
@@ -176,7 +167,6 @@ mod tests {
             stores: stores.to_vec(),
             binary: PathBuf::from("/dev/null"),
             directory: PathBuf::from("/dev/null"),
-            keeps: false,
         }
     }
 

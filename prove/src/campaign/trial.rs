@@ -91,7 +91,6 @@ impl Trial {
         recorder.write(Line::Run(Run {
             store: self.store.name().to_owned(),
             seed: self.seed,
-            instances: u16::try_from(self.store.instances()).unwrap_or(u16::MAX),
             deadline: DEADLINE.as_nanos() as Nanos,
             drift_ppm: self.store.drift_ppm(),
         }));

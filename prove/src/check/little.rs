@@ -84,7 +84,7 @@ pub(crate) fn look(
 pub(super) fn run(store: &str) -> Line {
     let drift_ppm = if store == "redlock" { 10_000 } else { 0 };
     let (store, deadline) = (store.to_owned(), 100 * MS);
-    Line::Run(Run { store, seed: 0, instances: 1, deadline, drift_ppm })
+    Line::Run(Run { store, seed: 0, deadline, drift_ppm })
 }
 
 pub(super) fn lines(operations: Vec<Operation>) -> Vec<Line> {

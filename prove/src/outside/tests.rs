@@ -31,7 +31,7 @@ fn lost(operation: Operation) -> Operation {
 
 fn judged_on(store: &str, operations: Vec<Operation>) -> Verdict {
     let (store, deadline) = (store.to_owned(), 1_000 * MS);
-    let run = Run { store, seed: 0, instances: 1, deadline, drift_ppm: 0 };
+    let run = Run { store, seed: 0, deadline, drift_ppm: 0 };
     let operations = operations.into_iter().map(Line::Operation);
     let verdict = judge(&std::iter::once(Line::Run(run)).chain(operations).collect::<Vec<_>>());
     assert_eq!(verdict.too_large, 0, "{verdict}");

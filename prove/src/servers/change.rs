@@ -74,8 +74,7 @@ impl Site {
         let ids: io::Result<Vec<String>> =
             self.servers.iter().map(|server| server.run(&["CLUSTER", "MYID"])).collect();
         let (slot, ids) = (slot.to_string(), ids?);
-        let nodes: String = self.servers[0].run(&["CLUSTER", "NODES"])?;
-        let owner = owner(&nodes, &slot, &ids).unwrap_or(0);
+        let owner = self.servers.iter().position(|server| server.has_slot_of(key)).unwrap_or(0);
         let next = (owner + 1) % self.servers.len();
         let (from, to) = (&self.servers[owner], &self.servers[next]);
         to.run::<Value>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[owner]])?;
@@ -97,7 +96,6 @@ impl Site {
     }
 }
 
-/// Returns the address of the master that a sentinel names.
 /// Returns the epoch of the master that a sentinel names.
 fn sentinel_epoch(sentinel: &Server) -> Option<u64> {
     let told: HashMap<String, String> = sentinel.run(&["SENTINEL", "MASTER", MASTER]).ok()?;
@@ -113,32 +111,4 @@ fn cluster_epoch(server: &Server) -> Option<u64> {
     let told: String = server.run(&["CLUSTER", "INFO"]).ok()?;
     let line = told.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"))?;
     line.trim().parse().ok()
-}
-
-/// Returns which of these nodes has a slot.
-fn owner(nodes: &str, slot: &str, ids: &[String]) -> Option<usize> {
-    let slot: u32 = slot.parse().ok()?;
-    let has = |line: &&str| {
-        line.split(' ').skip(8).any(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            matches!((first.parse::<u32>(), last.parse::<u32>()),
-                (Ok(first), Ok(last)) if (first..=last).contains(&slot))
-        })
-    };
-    let line = nodes.lines().find(has)?;
-    ids.iter().position(|id| line.starts_with(id.as_str()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_owner_of_a_slot_is_read_from_the_nodes() {
-        let nodes = "aa 127.0.0.1:1@2 myself,master - 0 0 1 connected 0-5 9\n\
-                     bb 127.0.0.1:3@4 master - 0 0 2 connected 6-8 [9->-cc]\n";
-        let ids = ["aa".to_owned(), "bb".to_owned()];
-        let found = ["3", "9", "7", "11"].map(|slot| owner(nodes, slot, &ids));
-        assert_eq!(found, [Some(0), Some(0), Some(1), None]);
-    }
 }

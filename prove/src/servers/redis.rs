@@ -79,6 +79,12 @@ impl Server {
         self.run(&["INFO", section]).unwrap_or_default()
     }
 
+    /// Whether the slot of a key is its own in the Cluster.
+    pub(crate) fn has_slot_of(&self, key: &str) -> bool {
+        let asked: RedisResult<redis::Value> = self.run_within(COMMAND, &["EXISTS", key]);
+        asked.map_or_else(|error| error.code() != Some("MOVED"), |_| true)
+    }
+
     /// Sends a command whose answer nobody waits for.
     pub(crate) fn send(&self, words: &[&str]) {
         let _: RedisResult<redis::Value> = self.run_within(Duration::from_millis(20), words);
