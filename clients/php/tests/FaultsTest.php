@@ -37,6 +37,14 @@ final class FaultsTest extends TestCase
         return $all + ['one after another' => ['lose', 'html', 'draining']];
     }
 
+    public function testAWaitThatIsCutHasTheWholePatienceFromThen(): void
+    {
+        $proxy = self::faults('late-cut', 'cut');
+        $lease = $this->client($proxy->url, patience: 1.0)->acquire(self::key(), wait: 10.0);
+        self::assertCount(3, $proxy->requests());
+        self::assertTrue($lease->release());
+    }
+
     public function testARetryAfterIsHonoured(): void
     {
         $began = microtime(true);

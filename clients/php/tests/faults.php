@@ -32,6 +32,7 @@ function answer(string $fault, string $request, $client, string $upstream): stri
         'lose-html' => passed($request, $upstream, html(504)),
         'lose-unknown' => passed($request, $upstream, problem('store_unavailable', 1, ['outcome' => 'unknown'])),
         'cut' => '',
+        'late-cut' => usleep(1_500_000) ?? '',
         'html' => html(502),
         'page' => html(404),
         'lose-page' => passed($request, $upstream, html(404)),

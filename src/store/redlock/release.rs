@@ -324,16 +324,27 @@ mod tests {
     use crate::lock::error::Effect;
     use crate::store::redlock::poll::{Heard, Holding, Poll, Quorum, Says};
 
+    fn holding(holder: &str, number: u64) -> Holding {
+        let (holder, owner) = (holder.as_bytes().to_vec(), String::new());
+        Holding { holder, left: None, number, owner, held: None, renewals: 0 }
+    }
+
+    #[test]
+    fn of_two_claims_with_one_number_that_with_most_nodes_is_the_lease() {
+        for order in [["lost", "won", "won"], ["won", "lost", "won"], ["won", "won", "lost"]] {
+            let mut looks = Poll::new(Quorum::of(3));
+            for (node, holder) in order.into_iter().enumerate() {
+                let said = Says::Held(holding(holder, 7));
+                looks.count(node, Heard { votes: true, highest: 7, said });
+            }
+            let lease = looks.most_held(Some(7)).map(|lease| lease.holder);
+            assert_eq!(lease, Some(b"won".to_vec()), "{order:?}");
+        }
+    }
+
     #[test]
     fn a_forced_release_tells_what_it_ended_and_not_what_its_look_met() {
-        let look = Holding {
-            holder: b"token".to_vec(),
-            left: None,
-            number: 7,
-            owner: String::new(),
-            held: None,
-            renewals: 0,
-        };
+        let look = holding("token", 7);
         let mut ended = Poll::new(Quorum::of(3));
         let nobody = look.clone().told_by(&ended);
         assert_eq!(nobody, None);
