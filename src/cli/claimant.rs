@@ -149,6 +149,8 @@ impl Claimant {
                     break Failure { code: exit::LOST, why };
                 }
                 Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
+                    // A gateway may have passed the request on before it refused.
+                    unsure |= !refusal.is_ours();
                     break refusal.detail.into();
                 }
                 Err(error) => {

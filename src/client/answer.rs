@@ -105,9 +105,15 @@ impl Refusal {
         self.is(Code::LockHeld) || self.is(Code::TooManyWaiters)
     }
 
+    /// Returns whether it is lockkeeper's, not a gateway's.
+    pub(crate) fn is_ours(&self) -> bool {
+        !self.code.is_empty()
+    }
+
     /// Returns whether a retry may be answered differently.
     pub(crate) fn may_pass(&self) -> bool {
-        self.status >= 500 || self.status == 408 || self.status == 429
+        let of_a_gateway = !self.is_ours() && self.status == 409;
+        self.status >= 500 || self.status == 408 || self.status == 429 || of_a_gateway
     }
 
     /// The same, where an API key is missing or wrong with what to do on a command line.

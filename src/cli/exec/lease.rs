@@ -168,13 +168,11 @@ impl LeaseKeeper {
                 let late = LossReason::Late { why, unanswered };
                 return Ok(Err(if lease.capped { LossReason::Capped } else { late }));
             }
-            // Half of the rest: a stuck attempt leaves time for the next.
-            let patience = (left / 2).clamp(LEAST_PATIENCE, ANSWER_TIME);
             let sent = Moment::now();
             let ttl = Some(self.terms.ttl());
             let id = self.claimant.lease(Some(number));
             let answer = tokio::select! {
-                answer = self.claimant.client.refresh(id, ttl, patience) => answer,
+                answer = self.claimant.client.refresh(id, ttl, patience(left)) => answer,
                 rung = alarm.at(end.since_boot()) => {
                     rung?;
                     continue;
@@ -209,15 +207,15 @@ impl LeaseKeeper {
     }
 
     /// Releases the lease, or lets it last until `earliest`. Reports a failure. Returns false if it
-    /// was gone already, unless an earlier request without an answer may have ended it.
-    pub(super) async fn give_back(&self, number: FencingToken, earliest: Moment) -> bool {
+    /// was gone already, unless an earlier request without an answer may have ended it in time.
+    pub(super) async fn give_back(&self, lease: &KnownLease, earliest: Moment) -> bool {
         let (key, voice) = (&self.claimant.key, self.claimant.voice);
         let mut again = false;
         let mut most = Ttl::from_millis(u64::MAX);
         for _ in 0..RELEASES {
             let ms = millis_down(earliest.left()).saturating_add(1);
             let rest = Ttl::from_millis(ms).min(most);
-            match self.give_back_once(number, earliest, rest).await {
+            match self.give_back_once(lease, earliest, rest).await {
                 Ok(kept) => {
                     if let Some(Granted { capped: true, ttl, .. }) = kept {
                         let ttl = seconds(ttl);
@@ -234,11 +232,12 @@ impl LeaseKeeper {
                     return true;
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
-                    // An earlier attempt, whose answer was lost, may have released it.
-                    if !again {
+                    // An earlier attempt, whose answer was lost, may have ended it, at its time.
+                    let is_ended = again && earliest.has_come();
+                    if !is_ended {
                         voice.complain(|| format!("'{key}': {GONE}"));
                     }
-                    return again;
+                    return is_ended;
                 }
                 Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
                     if let Some(ms) = refusal.max_ttl_ms.filter(|_| rest < most) {
@@ -265,25 +264,52 @@ impl LeaseKeeper {
 
     async fn give_back_once(
         &self,
-        number: FencingToken,
+        lease: &KnownLease,
         earliest: Moment,
         rest: Ttl,
     ) -> Result<Option<Granted>, ClientError> {
-        let (client, lease) = (&self.claimant.client, self.claimant.lease(Some(number)));
-        if earliest.left() < SHORT_REST {
+        let id = self.claimant.lease(Some(lease.fencing_token));
+        let (client, left) = (&self.claimant.client, lease.end.left());
+        if is_waited_out(earliest.left(), left) {
             sleep(earliest.left()).await;
-            client.release(lease).await.map(|()| None)
-        } else {
-            client.refresh(lease, Some(rest), ANSWER_TIME).await.map(Some)
+            return client.release(id).await.map(|()| None);
         }
+        let rest = rest.max(Ttl::lasting(SHORT_REST));
+        client.refresh(id, Some(rest), patience(left)).await.map(Some)
     }
+}
+
+/// Returns whether the `rest` of a least time is waited out before the release of a lease that has
+/// so much time `left`; if not, the lease is refreshed.
+fn is_waited_out(rest: Duration, left: Duration) -> bool {
+    rest.is_zero() || rest < SHORT_REST && rest < left
+}
+
+/// The time for one attempt, of what is `left` for all: a stuck one leaves time for the next.
+fn patience(left: Duration) -> Duration {
+    (left / 2).clamp(LEAST_PATIENCE, ANSWER_TIME)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::Terms;
+    use super::{Terms, is_waited_out};
+
+    #[test]
+    fn the_rest_of_a_least_time_is_waited_out_while_the_lease_lasts() {
+        let ms = Duration::from_millis;
+        for (rest, left, is_waited) in [
+            (0, 0, true),
+            (150, 30_000, true),
+            (999, 1_000, true),
+            (950, 400, false),
+            (1_000, 30_000, false),
+            (20_000, 3_000, false),
+        ] {
+            assert_eq!(is_waited_out(ms(rest), ms(left)), is_waited, "{rest} {left}");
+        }
+    }
 
     #[test]
     fn a_command_has_the_time_to_end_that_its_ttl_leaves() {

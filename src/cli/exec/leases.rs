@@ -145,9 +145,8 @@ impl<'a> Leases<'a> {
     /// Releases what was not lost, the last first, or lets it last until `earliest`. Returns false
     /// if one was gone already.
     pub(super) async fn give_back(&self, earliest: Moment) -> bool {
-        let give_back = async |held: &KeptLease<'_>| {
-            held.keeper.give_back(held.lease.get().fencing_token, earliest).await
-        };
+        let give_back =
+            async |held: &KeptLease<'_>| held.keeper.give_back(&held.lease.get(), earliest).await;
         !join_all(self.left().map(give_back)).await.contains(&false)
     }
 

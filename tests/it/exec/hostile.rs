@@ -22,6 +22,10 @@ const ANOTHERS: &str = "HTTP/1.1 201 Created\r\nConnection: close\r\n\r\n\
 
 const PAGE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<html></html>";
 
+const FORBIDDEN: &str = "HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n<html></html>";
+
+const CONFLICT: &str = "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n<html></html>";
+
 const LOST: &str = "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n\
                     {\"type\":\"urn:lockkeeper:lock_lost\",\"code\":\"lock_lost\",\"detail\":\"the lease is lost\"}";
 
@@ -79,6 +83,22 @@ async fn a_page_of_a_proxy_gives_nothing_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_whose_grant_a_gateway_hides_by_a_refusal_is_given_back() {
+    let stage = Stage::new();
+    let proxy = Proxy::before(stage.service.http().address).await;
+    for verb in [&["exec", "k", "true"][..], &["acquire", "k"]] {
+        proxy.plan(&[Mode::Instead(FORBIDDEN)]);
+        let ran = run(&proxy, verb);
+        let told = "lockkeeper: the answer is 403 and not from lockkeeper\n";
+        assert_eq!((ran.code, &*ran.err), (Some(125), told), "{verb:?}");
+        assert_eq!(stage.look("k").await["held"], false, "{verb:?}");
+    }
+    proxy.plan(&[Mode::Instead(CONFLICT)]);
+    let ran = run(&proxy, &["exec", "k", "true"]);
+    assert_eq!((ran.code, &*ran.err), (Some(0), ""), "it asked again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_is_gone_at_the_end_counts_as_lost_unless_an_earlier_release_may_have_ended_it()
  {
     let stage = Stage::new();
@@ -93,6 +113,10 @@ async fn a_lease_that_is_gone_at_the_end_counts_as_lost_unless_an_earlier_releas
     proxy.plan(&[Mode::Pass, Mode::LoseAnswer]);
     let ran = Ran::of(exec(&proxy.url(), &["k", "true"]).output().unwrap());
     assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+    // A request that lets it last until then has not ended it before.
+    proxy.plan(&[Mode::Pass, Mode::LoseAnswer, Mode::Answer(LOST)]);
+    let kept = ["--min-hold", "1m", "k", "true"];
+    assert_eq!(Ran::of(exec(&proxy.url(), &kept).output().unwrap()).code, Some(79));
 }
 
 #[tokio::test(flavor = "multi_thread")]

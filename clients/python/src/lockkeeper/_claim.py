@@ -266,7 +266,7 @@ class Claim:
                 return
             may_be_done = may_be_done or answer.was_sent and not answer.is_no()
             wait, attempt = pause(attempt, 1.0), attempt + 1
-            if now() + wait > over or 400 <= answer.status < 429:
+            if now() + wait > over or not answer.may_pass():
                 log.warning("lock %r: not released; the lease ends by its TTL: %s", self.key, answer)
                 return
             time.sleep(wait)

@@ -78,9 +78,13 @@ class Answer:
         return bool(self.code) and (self.status < 500 or self.code == "draining"
                                     or self.body.get("outcome") == "not_acquired")
 
+    def may_pass(self) -> bool:
+        """Whether another request may be answered otherwise."""
+        return not self.is_final and (not 300 <= self.status < 500 or self.status in (408, 409, 425, 429))
+
     def refuse(self) -> None:
         """Raises if the answer stays the same however often one asks."""
-        if self.is_final or 300 <= self.status < 500 and self.status not in (408, 409, 425, 429):
+        if not self.may_pass():
             hints = {0: "check `api_key` and `ca`", 403: "use an API key with this permission and prefix",
                      401: "set `api_key`, LOCKKEEPER_API_KEY or LOCKKEEPER_API_KEY_FILE"}
             is_known = self.code or self.is_final
