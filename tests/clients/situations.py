@@ -1027,7 +1027,8 @@ def release_lost(r):
 
 @row
 def release_503(r):
-    r.behind(problem("release", 503, 2, code="store_unavailable", outcome="unknown"), gateway("release", 502, 1))
+    r.behind(problem("release", 503, 1, code="store_unavailable", outcome="unknown"),
+             gateway("release", 409, 1), gateway("release", 502, 1))
     r.expect(r.drive("work", ttl="90s", seconds=1), "acquired", "done")
     r.free()
 
