@@ -40,6 +40,9 @@ impl File {
     }
 }
 
+/// What `make clients` leaves in the tree, which git ignores.
+const INSTALLED: &str = "node_modules";
+
 /// All files under `directory` whose names end in `.ending`, in order.
 pub(crate) fn files(directory: &str, ending: &str) -> Vec<File> {
     let mut paths = Vec::new();
@@ -53,7 +56,11 @@ pub(crate) fn files(directory: &str, ending: &str) -> Vec<File> {
 fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() { walk(&path, found) } else { found.push(path) }
+        match path.is_dir() {
+            true if path.ends_with(INSTALLED) => (),
+            true => walk(&path, found),
+            false => found.push(path),
+        }
     }
 }
 
