@@ -38,17 +38,20 @@ pub(super) fn leases<'a>(context: &Context<'_>, key: &Key<'a>) -> Leases<'a> {
     Leases::new(leases)
 }
 
-/// Returns what the events `alive` of a stream prove: each time it refreshed the lease after the event
-/// before it, unless both came at once because the client, or what is between, stood still.
+/// Returns what the events `alive` of a stream prove. One that the client waited for was sent since; what
+/// is gone of the TTL by then has passed since the refresh. Others came at once because the client, or what
+/// is between, stood still.
 fn heard<'a>(context: &Context<'_>, stream: &Stream<'a>) -> impl Iterator<Item = Evidence<'a>> {
     let mut from = stream.grant.began().0;
+    let mut since = from;
     stream.alive.iter().map(move |&of| {
         let to = of.answered.unwrap_or(of.sent);
         let ttl = of.told_ttl().unwrap_or_default();
         if to.saturating_sub(of.sent) >= (ttl / 6).max(50 * MS) {
-            from = from.max(of.sent);
+            let gone = of.asked_ttl().unwrap_or_default().saturating_sub(ttl);
+            (from, since) = (from.max(of.sent.saturating_sub(gone)), since.max(of.sent));
         }
-        Evidence { of, from, to, ttl: context.safe(ttl), rely: from + ttl }
+        Evidence { of, from, to, ttl: context.safe(ttl), rely: since + ttl }
     })
 }
 

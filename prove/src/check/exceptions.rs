@@ -158,6 +158,16 @@ fn a_stream_goes_on_in_an_outage_though_its_lease_was_released() {
 }
 
 #[test]
+fn the_refresh_of_a_stream_may_cross_its_release() {
+    let told = |left| {
+        let mut told = alive(left, 110, 180);
+        told.asked.ttl_ms = Some(300);
+        vec![hold(), alive(300, 2, 102), release(1, 104, 108), told]
+    };
+    breaks("I7", told(300), told(240));
+}
+
+#[test]
 fn a_run_with_too_little_of_what_it_is_about_is_refused() {
     let history = lines(vec![grant(1, 10, (0, 2), 100), grant(2, 11, (200, 202), 100)]);
     assert!(check_wanted(&history, &vec![("grants", 2), ("expiries", 2)]).passed());
