@@ -65,7 +65,7 @@ const RULES: [Rule; 6] = [
     Rule {
         name: "Older",
         file: "poll.rs",
-        right: "vote.number <= number || vote.is_old(timeout)",
+        right: "vote.number <= number || vote.is_old()",
         without: "true",
     },
     Rule {

@@ -77,9 +77,8 @@ impl Rule {
             Self::ItsOwn => ("by ~= attempt and by ~= '?' .. attempt", "by == '-'"),
             Self::NoRevival => {
                 let revive = "if not value then redis.call('SET', lock, token, 'PX', longest) \
-                              number, by, its_ttl = highest, '-', longest end";
-                let taken = "if value ~= token then return answer(value and 'taken' or 'free') end";
-                return source.replace(taken, revive);
+                              number, by, its_ttl, holder = highest, '-', longest, token end";
+                ("if holder ~= token then return answer(value and 'taken' or 'free') end", revive)
             }
             Self::Unchanged => {
                 ("said == string.format('%.0f %.0f %s', highest, number, by)", "true")

@@ -57,11 +57,7 @@ impl RedlockStore {
         claim: &Claim,
         position: Position,
     ) -> Result<Attempted, StoreError> {
-        if let Some(obstacle) = self.view.obstacle() {
-            let reason = obstacle.text(&self.nodes);
-            let error = failure(Verb::TryAcquire, Effect::None, reason);
-            return Err(error.of_claim(claim.origin));
-        }
+        self.may_count(Verb::TryAcquire).map_err(|error| error.of_claim(claim.origin))?;
         let claim = &Claim { ttl: claim.ttl.min(self.rules.longest_lease), ..claim.clone() };
         let (mut heard, mut may_hold, mut pause) = (0, 0, FIRST_PAUSE);
         let mut last = Err(self.in_vain(0));

@@ -42,7 +42,7 @@ use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
 use crate::store::redis::deadline::Deadline;
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::Node;
+use crate::store::redis::node::{Node, failure};
 use crate::store::redis::rings::Rings;
 use crate::store::redlock::attempt::{Attempted, Position};
 use crate::store::redlock::background::Background;
@@ -170,6 +170,12 @@ impl RedlockStore {
     fn patience(&self, ttl: Ttl) -> Duration {
         let patience = self.rules.node_timeout.min(ttl.as_duration() / 20);
         patience.max(Duration::from_millis(1))
+    }
+
+    /// Fails if the votes of the nodes may not be counted: two of them may be one Redis.
+    fn may_count(&self, verb: Verb) -> Result<(), StoreError> {
+        let Some(obstacle) = self.view.obstacle() else { return Ok(()) };
+        Err(failure(verb, Effect::None, obstacle.text(&self.nodes)))
     }
 
     /// The deadline of a question that is made after this.

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use crate::lock::error::Effect;
 
+/// The longest that an attempt may take on any instance, whatever its settings: the greatest
+/// `redlock.node_timeout`.
+pub(super) const LONGEST_ATTEMPT: Duration = Duration::from_millis(400);
+
 /// The majority of N nodes; any N from 1 on, odd or even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quorum {
@@ -93,9 +97,9 @@ impl Vote {
         self.by.starts_with('?')
     }
 
-    /// Returns true if it is open, and no attempt can count it any more after `timeout`.
-    fn is_old(&self, timeout: Duration) -> bool {
-        self.by != "-" && self.held.is_some_and(|held| held > timeout * 2)
+    /// Returns true if it is open, and no attempt can count it any more, on any instance.
+    fn is_old(&self) -> bool {
+        self.by != "-" && self.held.is_some_and(|held| held > LONGEST_ATTEMPT * 2)
     }
 }
 
@@ -103,11 +107,11 @@ impl Heard {
     /// What a node said that was not told of the lease of this number, for the question that tells
     /// it: that changes only what is so still. A vote that may be counted by an attempt under way
     /// stays if its number is greater.
-    pub(super) fn unsettled(&self, number: u64, timeout: Duration) -> Option<String> {
+    pub(super) fn unsettled(&self, number: u64) -> Option<String> {
         let highest = self.highest;
         match &self.said {
             Says::Free => Some(format!("{highest} 0 -")),
-            Says::Other(vote) if vote.number <= number || vote.is_old(timeout) => {
+            Says::Other(vote) if vote.number <= number || vote.is_old() => {
                 Some(format!("{highest} {} {}", vote.number, vote.by))
             }
             _ => None,
@@ -116,10 +120,10 @@ impl Heard {
 
     /// The number of what a token without a lease has, unless it may be a vote for an attempt under
     /// way.
-    pub(super) fn leftover(&self, timeout: Duration) -> Option<u64> {
+    pub(super) fn leftover(&self) -> Option<u64> {
         match &self.said {
             Says::Told(vote) => Some(vote.number),
-            Says::Other(vote) if vote.is_old(timeout) => Some(vote.number),
+            Says::Other(vote) if vote.is_old() => Some(vote.number),
             _ => None,
         }
     }
@@ -508,15 +512,14 @@ mod tests {
 
     #[test]
     fn only_a_young_vote_with_a_greater_number_is_left_to_its_attempt() {
-        let timeout = ms(50);
-        let unsettled = |said: Says| Heard { votes: true, highest: 9, said }.unsettled(5, timeout);
+        let unsettled = |said: Says| Heard { votes: true, highest: 9, said }.unsettled(5);
         let said = |text: &str| Some(text.to_owned());
         assert_eq!(unsettled(Says::Free), said("9 0 -"));
         assert_eq!(unsettled(open(4)), said("9 4 7"));
         assert_eq!(unsettled(open(5)), said("9 5 7"));
-        assert_eq!(unsettled(Says::Other(vote(7, "7", 99))), None);
-        assert_eq!(unsettled(Says::Other(vote(7, "7", 101))), said("9 7 7"));
-        assert_eq!(unsettled(Says::Other(vote(7, "-", 101))), None, "it is told");
+        assert_eq!(unsettled(Says::Other(vote(7, "7", 799))), None);
+        assert_eq!(unsettled(Says::Other(vote(7, "7", 801))), said("9 7 7"));
+        assert_eq!(unsettled(Says::Other(vote(7, "-", 801))), None, "it is told");
         assert_eq!(unsettled(told(5)), None);
     }
 

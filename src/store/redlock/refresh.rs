@@ -101,6 +101,7 @@ impl RedlockStore {
 
     /// Rule 6: renews what is told on all nodes, and settles what is not.
     async fn refresh(&self, request: &Request<'_>) -> Result<Found, StoreError> {
+        self.may_count(request.verb)?;
         let patience = self.patience(request.ttl.unwrap_or(self.default_ttl));
         let deadline = self.deadline(patience);
         let (of, args) = (request.of, self.refresh_args(request));
@@ -142,11 +143,11 @@ impl RedlockStore {
     /// Rule 7: makes the votes of a lease told, and brings it to the nodes that miss it: otherwise
     /// it would be lost node by node. Returns when they have answered, or are too late to act.
     async fn settle(&self, request: &Request<'_>, poll: &Poll, mut parts: Parts) -> Parts {
-        let (key, number, timeout) = (&request.of.key, parts.number, self.rules.node_timeout);
+        let (key, number) = (&request.of.key, parts.number);
         let patience = self.patience(parts.ttl);
         let until = self.deadline(patience);
         let questions = poll.heard().filter_map(|(node, heard)| {
-            let args = self.settle_args(request.of, &parts, heard?.unsettled(number, timeout)?);
+            let args = self.settle_args(request.of, &parts, heard?.unsettled(number)?);
             Some((node, self.nodes.question(&SETTLE, key, args, patience).until(until)))
         });
         let questions: Vec<_> = questions.collect();
@@ -209,7 +210,7 @@ impl RedlockStore {
             return Vec::new();
         }
         let left = poll.heard().filter_map(|(node, heard)| {
-            let number = heard?.leftover(self.rules.node_timeout)?;
+            let number = heard?.leftover()?;
             Some(self.cleanup.heard(node, &self.ended(of, number)))
         });
         left.collect()

@@ -15,7 +15,7 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{Question, RELEASE, UNDO};
-use crate::store::redlock::poll::{Holding, Poll, Quorum, Says};
+use crate::store::redlock::poll::{Holding, LONGEST_ATTEMPT, Poll, Quorum, Says};
 
 /// The attempts of [`RedlockStore::undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
@@ -91,7 +91,7 @@ impl RedlockStore {
         let mut given = poll.given(quorum);
         if given == Given::Part {
             // A claim may be under way whose vote this was. All of its votes are there by then.
-            sleep(self.rules.node_timeout).await;
+            sleep(LONGEST_ATTEMPT).await;
             let rest = self.release_once(of).await;
             let rival = poll.majority_holder(quorum);
             given = match rest.given(quorum) {
