@@ -108,12 +108,8 @@ impl Nemesis<'_> {
             Kind::Pause => ignore(server.run(&["CLIENT", "UNPAUSE"])),
             Kind::MemoryFull => {
                 // It has to be undone, also where the server is busy.
-                for _ in 0..5 {
-                    let done: io::Result<Value> = server.run(&["CONFIG", "SET", "maxmemory", "0"]);
-                    if done.is_ok() {
-                        break;
-                    }
-                }
+                let undo = || server.run::<Value>(&["CONFIG", "SET", "maxmemory", "0"]);
+                let _ = (0..5).any(|_| undo().is_ok());
             }
             Kind::ClockForward | Kind::ClockBack => server.shim.heal(),
             _ => (),

@@ -61,9 +61,7 @@ impl Nemesis<'_> {
                 }
                 refused(ended.and_then(|status| status.code()), "the directory of another")?;
             }
-            Kind::FileDeleted => {
-                fs::remove_file(&file)?;
-            }
+            Kind::FileDeleted => fs::remove_file(&file)?,
             Kind::FileRolledBack => {
                 let instance = &mut self.site.instances[0];
                 instance.process.end().await;
@@ -85,9 +83,7 @@ impl Nemesis<'_> {
                 let _ = fs::remove_dir_all(&directory);
                 fs::rename(&aside, &directory)?;
             }
-            Kind::FileDeleted => {
-                instance.roll(Log::File).await?;
-            }
+            Kind::FileDeleted => instance.roll(Log::File).await?,
             Kind::FileRolledBack => {
                 instance.process.end().await;
                 fs::rename(&aside, &file)?;

@@ -32,9 +32,6 @@ const MOST_OPEN: usize = 5;
 /// The most steps of one search.
 const STEPS: u64 = 50_000;
 
-/// After so many rejected windows the rest is left out: a search that finds nothing is a long one.
-const MOST_REJECTED: usize = 10;
-
 /// In how many times the deadline of a request to the store a question acts, or never does.
 const DEADLINES: u64 = 5;
 
@@ -60,7 +57,7 @@ pub(crate) struct Verdict {
     /// How many windows were too large.
     pub(crate) too_large: u64,
     /// How many operations had no effect and say nothing, or are of a key with other leases, or after its
-    /// leases may have expired, or in a window that was too large, or after too many rejected ones.
+    /// leases may have expired, or in a window that was too large.
     pub(crate) left_out: u64,
     /// The windows that no order explains.
     pub(crate) rejected: Vec<String>,
@@ -74,10 +71,6 @@ impl Verdict {
 
     fn add(&mut self, window: &Window<'_>) {
         let operations = window.steps.len() as u64;
-        if self.rejected.len() >= MOST_REJECTED {
-            self.left_out += operations;
-            return;
-        }
         let Some(found) = searched(window) else {
             self.too_large += 1;
             self.left_out += operations;

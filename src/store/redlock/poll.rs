@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::lock::error::Effect;
 
-/// The longest that an attempt may take on any instance, whatever its settings: the greatest
-/// `redlock.node_timeout`.
+/// The longest that an attempt takes on any instance: the greatest `redlock.node_timeout`.
 pub(super) const LONGEST_ATTEMPT: Duration = Duration::from_millis(400);
 
 /// The majority of N nodes; any N from 1 on, odd or even.
