@@ -57,7 +57,8 @@ impl RedlockStore {
         claim: &Claim,
         position: Position,
     ) -> Result<Attempted, StoreError> {
-        self.may_count(Verb::TryAcquire).map_err(|error| error.of_claim(claim.origin))?;
+        let counted = self.may_count(Verb::TryAcquire, Effect::None);
+        counted.map_err(|error| error.of_claim(claim.origin))?;
         let claim = &Claim { ttl: claim.ttl.min(self.rules.longest_lease), ..claim.clone() };
         let (mut heard, mut may_hold, mut pause) = (0, 0, FIRST_PAUSE);
         let mut last = Err(self.in_vain(0));

@@ -173,9 +173,9 @@ impl RedlockStore {
     }
 
     /// Fails if the votes of the nodes may not be counted: two of them may be one Redis.
-    fn may_count(&self, verb: Verb) -> Result<(), StoreError> {
+    fn may_count(&self, verb: Verb, effect: Effect) -> Result<(), StoreError> {
         let Some(obstacle) = self.view.obstacle() else { return Ok(()) };
-        Err(failure(verb, Effect::None, obstacle.text(&self.nodes)))
+        Err(failure(verb, effect, obstacle.text(&self.nodes)))
     }
 
     /// The deadline of a question that is made after this.

@@ -101,7 +101,7 @@ impl RedlockStore {
 
     /// Rule 6: renews what is told on all nodes, and settles what is not.
     async fn refresh(&self, request: &Request<'_>) -> Result<Found, StoreError> {
-        self.may_count(request.verb)?;
+        self.may_count(request.verb, Effect::Unknown)?;
         let patience = self.patience(request.ttl.unwrap_or(self.default_ttl));
         let deadline = self.deadline(patience);
         let (of, args) = (request.of, self.refresh_args(request));
