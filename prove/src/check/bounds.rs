@@ -38,18 +38,20 @@ pub(super) fn leases<'a>(context: &Context<'_>, key: &Key<'a>) -> Leases<'a> {
     Leases::new(leases)
 }
 
-/// Returns what the events `alive` of a stream prove. One that the client waited for was sent since; what
-/// is gone of the TTL by then has passed since the refresh. Others came at once because the client, or what
-/// is between, stood still.
+/// Returns what the events `alive` of a stream prove: each time it refreshed the lease after the event
+/// before it, unless both came at once because the client, or what is between, stood still. In an outage,
+/// and on Redlock, the event may tell of an earlier refresh, since which the rest of the TTL has passed.
 fn heard<'a>(context: &Context<'_>, stream: &Stream<'a>) -> impl Iterator<Item = Evidence<'a>> {
     let mut from = stream.grant.began().0;
     let mut since = from;
     stream.alive.iter().map(move |&of| {
-        let to = of.answered.unwrap_or(of.sent);
-        let ttl = of.told_ttl().unwrap_or_default();
+        let (to, ttl) = (of.answered.unwrap_or(of.sent), of.told_ttl().unwrap_or_default());
         if to.saturating_sub(of.sent) >= (ttl / 6).max(50 * MS) {
-            let gone = of.asked_ttl().unwrap_or_default().saturating_sub(ttl);
-            (from, since) = (from.max(of.sent.saturating_sub(gone)), since.max(of.sent));
+            let gone = of.asked_ttl().map_or(0, |asked| asked.saturating_sub(ttl));
+            let began = of.sent.saturating_sub(gone);
+            let may_be_old = context.redlock() || context.outage(began, to);
+            from = from.max(if may_be_old { began } else { of.sent });
+            since = since.max(of.sent);
         }
         Evidence { of, from, to, ttl: context.safe(ttl), rely: since + ttl }
     })

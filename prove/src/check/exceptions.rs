@@ -18,7 +18,7 @@ fn hold() -> Operation {
 /// An event after which so many milliseconds are left.
 fn alive(ttl: u64, sent: u64, to: u64) -> Operation {
     let mut alive = ask(Kind::Alive, 1, sent, to);
-    alive.said.ttl_ms = Some(ttl);
+    (alive.asked.ttl_ms, alive.said.ttl_ms) = (Some(300), Some(ttl));
     alive
 }
 
@@ -158,13 +158,14 @@ fn a_stream_goes_on_in_an_outage_though_its_lease_was_released() {
 }
 
 #[test]
-fn the_refresh_of_a_stream_may_cross_its_release() {
-    let told = |left| {
-        let mut told = alive(left, 110, 180);
-        told.asked.ttl_ms = Some(300);
-        vec![hold(), alive(300, 2, 102), release(1, 104, 108), told]
+fn in_an_outage_the_refresh_of_a_stream_may_have_crossed_its_release() {
+    let told = |left, code| {
+        let next = [release(1, 104, 108), grant(2, 11, (109, 115), 300), alive(left, 110, 180)];
+        let other = Operation { status: 503, ..no(ask(Kind::Acquire, 3, 160, 170), code) };
+        [vec![hold(), alive(300, 2, 102)], next.to_vec(), vec![other]].concat()
     };
-    breaks("I7", told(300), told(240));
+    let outage = "store_unavailable/unknown";
+    breaks("I7", told(240, "draining"), told(240, outage));
 }
 
 #[test]
