@@ -33,7 +33,8 @@ const USUAL_KILL_AFTER: Duration = Duration::from_secs(5);
 /// The part of the TTL kept as a margin: more than two clocks drift apart in it.
 const MARGIN_PART: u32 = 50;
 
-/// The longest rest that is waited out instead of refreshed: the service has a shortest TTL.
+/// The longest rest that is waited out instead of refreshed, and the least that a refresh asks for:
+/// the service has a shortest TTL.
 const SHORT_REST: Duration = Duration::from_secs(1);
 
 /// Possible reasons why a lease is gone at its release; they cannot be told apart.
@@ -213,22 +214,11 @@ impl LeaseKeeper {
         let mut again = false;
         let mut most = Ttl::from_millis(u64::MAX);
         for _ in 0..RELEASES {
-            let ms = millis_down(earliest.left()).saturating_add(1);
+            let ms = millis_down(earliest.left().max(SHORT_REST)).saturating_add(1);
             let rest = Ttl::from_millis(ms).min(most);
             match self.give_back_once(lease, earliest, rest).await {
                 Ok(kept) => {
-                    if let Some(Granted { capped: true, ttl, .. }) = kept {
-                        let ttl = seconds(ttl);
-                        voice.complain(|| format!("'{key}' is kept for {ttl}, by its max_hold"));
-                    } else if rest == most {
-                        let most = seconds(Duration::from_millis(most.as_millis()));
-                        voice.complain(|| format!("'{key}' is kept for {most}, the longest TTL"));
-                    } else if earliest.has_come() {
-                        voice.tell(|| format!("released '{key}'"));
-                    } else {
-                        let left = span(rest.as_millis());
-                        voice.tell(|| format!("'{key}' is kept for another {left} (--min-hold)"));
-                    }
+                    self.tell_kept(kept, rest, most);
                     return true;
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
@@ -256,6 +246,21 @@ impl LeaseKeeper {
         true
     }
 
+    /// Tells for how long a key is kept: for `rest`, cut to the longest TTL, `most`.
+    fn tell_kept(&self, kept: Option<Granted>, rest: Ttl, most: Ttl) {
+        let (key, voice) = (&self.claimant.key, self.claimant.voice);
+        let Some(granted) = kept else { return voice.tell(|| format!("released '{key}'")) };
+        let cut = if granted.capped {
+            format!("{}, by its max_hold", seconds(granted.ttl))
+        } else if rest == most {
+            format!("{}, the longest TTL", seconds(rest.as_duration()))
+        } else {
+            let rest = span(rest.as_millis());
+            return voice.tell(|| format!("'{key}' is kept for another {rest} (--min-hold)"));
+        };
+        voice.complain(|| format!("'{key}' is kept for {cut}"));
+    }
+
     /// Reports that the lease lasts until it expires.
     pub(super) fn not_given_back(&self) {
         let key = &self.claimant.key;
@@ -269,20 +274,19 @@ impl LeaseKeeper {
         rest: Ttl,
     ) -> Result<Option<Granted>, ClientError> {
         let id = self.claimant.lease(Some(lease.fencing_token));
-        let (client, left) = (&self.claimant.client, lease.end.left());
-        if is_waited_out(earliest.left(), left) {
+        let client = &self.claimant.client;
+        if is_waited_out(earliest.left(), lease.kill.left()) {
             sleep(earliest.left()).await;
             return client.release(id).await.map(|()| None);
         }
-        let rest = rest.max(Ttl::lasting(SHORT_REST));
-        client.refresh(id, Some(rest), patience(left)).await.map(Some)
+        client.refresh(id, Some(rest), patience(lease.end.left())).await.map(Some)
     }
 }
 
-/// Returns whether the `rest` of a least time is waited out before the release of a lease that has
-/// so much time `left`; if not, the lease is refreshed.
-fn is_waited_out(rest: Duration, left: Duration) -> bool {
-    rest.is_zero() || rest < SHORT_REST && rest < left
+/// Returns whether the `rest` of a least time is waited out before the release of a lease that is
+/// sure to last for so much time; if not, the lease is refreshed.
+fn is_waited_out(rest: Duration, sure: Duration) -> bool {
+    rest.is_zero() || rest < SHORT_REST && rest < sure
 }
 
 /// The time for one attempt, of what is `left` for all: a stuck one leaves time for the next.
@@ -299,7 +303,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_least_time_is_waited_out_while_the_lease_lasts() {
         let ms = Duration::from_millis;
-        for (rest, left, is_waited) in [
+        for (rest, sure, is_waited) in [
             (0, 0, true),
             (150, 30_000, true),
             (999, 1_000, true),
@@ -307,7 +311,7 @@ mod tests {
             (1_000, 30_000, false),
             (20_000, 3_000, false),
         ] {
-            assert_eq!(is_waited_out(ms(rest), ms(left)), is_waited, "{rest} {left}");
+            assert_eq!(is_waited_out(ms(rest), ms(sure)), is_waited, "{rest} {sure}");
         }
     }
 
