@@ -34,7 +34,7 @@ impl Config {
             time("embedded.command_timeout", self.embedded.command_timeout, "1ms", "10s"),
             time("redis.command_timeout", redis.command_timeout, "1ms", "10s"),
             time("redis.connect_timeout", redis.connect_timeout, "1ms", "10s"),
-            // Two rounds of this have to end within a second.
+            // Two rounds of this have to end within a second; LONGEST_ATTEMPT is the same.
             time("redlock.node_timeout", redlock.node_timeout, "1ms", "400ms"),
             // Nodes are checked several times in it, and wait for it.
             time("redlock.longest_lease", redlock.longest_lease, "1s", "24h"),

@@ -172,7 +172,8 @@ impl RedlockStore {
         patience.max(Duration::from_millis(1))
     }
 
-    /// Fails if the votes of the nodes may not be counted: two of them may be one Redis.
+    /// Fails if the votes of the nodes may not be counted: two nodes may be one Redis, or may have a
+    /// majority without those that serve other settings.
     fn may_count(&self, verb: Verb, effect: Effect) -> Result<(), StoreError> {
         let Some(obstacle) = self.view.obstacle() else { return Ok(()) };
         Err(failure(verb, effect, obstacle.text(&self.nodes)))

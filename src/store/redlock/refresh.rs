@@ -111,7 +111,7 @@ impl RedlockStore {
         self.hear(&poll);
         match poll.finding(of.number.map(FencingToken::number)) {
             Finding::Lease(number) => {
-                let parts = Parts::of(&poll, number, request, self.default_ttl);
+                let parts = Parts::of(&poll, number, request);
                 let parts = self.settle(request, &poll, parts).await;
                 self.renewed(request, parts)
             }
@@ -218,12 +218,11 @@ impl RedlockStore {
 }
 
 impl Parts {
-    fn of(poll: &Poll, number: u64, request: &Request<'_>, default_ttl: Ttl) -> Self {
+    fn of(poll: &Poll, number: u64, request: &Request<'_>) -> Self {
         let votes = || poll.votes(number).map(|(_, vote)| vote);
         let told = poll.votes(number).filter(|(is_told, _)| *is_told);
         let told: Vec<_> = told.map(|(_, vote)| vote.clone()).collect();
-        let last = votes().map(|vote| vote.ttl).filter(|ttl| !ttl.is_zero()).min();
-        let last = last.map_or(default_ttl, Ttl::lasting);
+        let last = Ttl::lasting(votes().map(|vote| vote.ttl).min().unwrap_or_default());
         let left = votes().map(|vote| vote.left).max().unwrap_or_default();
         let owner = votes().map(|vote| &*vote.owner).find(|owner| !owner.is_empty());
         let renewals = votes().map(|vote| vote.renewals).max().unwrap_or_default();

@@ -74,7 +74,7 @@ struct Settings {
     nodes: usize,
 }
 
-/// A reason not to grant, and the nodes concerned.
+/// A reason not to count votes, and the nodes concerned.
 pub(super) struct Obstacle {
     reason: String,
     nodes: Vec<usize>,
@@ -90,7 +90,7 @@ impl NodesView {
         self.sights().get(node).is_some_and(|sight| sight.waits.is_some())
     }
 
-    /// The reason not to grant, if there is one, whatever the votes. Two lists whose lengths differ
+    /// The reason not to count votes, if there is one. Two lists whose lengths differ
     /// by more than one node may both have a majority.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
         let sights = self.sights();
@@ -208,7 +208,8 @@ impl Watch {
 impl Obstacle {
     /// The obstacle in one sentence.
     pub(super) fn text(&self, nodes: &Nodes) -> String {
-        format!("{}: {}", self.reason, self.names(nodes))
+        let names = self.names(nodes);
+        if names.is_empty() { self.reason.clone() } else { format!("{}: {names}", self.reason) }
     }
 
     fn names(&self, nodes: &Nodes) -> String {

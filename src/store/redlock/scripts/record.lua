@@ -3,7 +3,7 @@
 --   <by> <start (ms)> <token> <owner>", kept for a DAY after the lock. `by` is the attempt that
 --   asked for the vote while that is open, with a "?" before it if the node did not vote, and "-"
 --   once the vote is told. "+" before the record: claims wait for a hint. A lock without a record
---   is a direct Redis client's, and "-" its holder: no token of the service has it.
+--   is a direct Redis client's, and "-" its holder: it is no lease, and ends by a release.
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
@@ -37,7 +37,7 @@ local function free() -- Frees the lock, and tells the claims that wait.
 end
 local function term(ttl, max_hold, left) -- A TTL that `max_hold` limits.
   if max_hold == '' then return tonumber(ttl) end
-  local rest = (start > 0 and start or now) + max_hold - now
+  local rest = start + max_hold - now
   return math.min(ttl, math.max(rest, left, 1))
 end
 local function answer(word, ...) return { now, word, voting and 1 or 0, highest, ... } end
