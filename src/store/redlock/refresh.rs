@@ -209,6 +209,7 @@ impl RedlockStore {
         if poll.finding(None) != Finding::Gone {
             return Vec::new();
         }
+        let of = &Target::of(&of.key, &of.token, None);
         let left = poll.heard().filter_map(|(node, heard)| {
             let number = heard?.leftover()?;
             Some(self.cleanup.heard(node, &self.ended(of, number)))

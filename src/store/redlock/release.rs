@@ -161,7 +161,8 @@ impl RedlockStore {
         let known = heard().filter(|heard| heard.votes).map(|heard| heard.highest).min();
         let question = match (of.number.map(FencingToken::number), known) {
             (Some(named), _) => {
-                let args = release_args(of.token.expose(), Some(named), false, "");
+                let kept = of.only.renewals();
+                let args = release_args(of.token.expose(), Some(named), false, &kept);
                 self.at_any_time(&of.key, args)
             }
             (None, Some(known)) if known > 0 => self.ended(of, known),
@@ -171,9 +172,11 @@ impl RedlockStore {
         self.cleanup.owe(silent, self.rules.longest_lease.as_duration());
     }
 
-    /// The question that ends all that a token has up to the number of a lease that has ended.
+    /// The question that ends all that a token has up to the number of a lease that has ended, but
+    /// for what was renewed since the keeper's last word.
     pub(super) fn ended(&self, of: &Target, number: u64) -> Question {
-        self.at_any_time(&of.key, release_args(of.token.expose(), Some(number), true, ""))
+        let args = release_args(of.token.expose(), Some(number), true, &of.only.renewals());
+        self.at_any_time(&of.key, args)
     }
 
     fn at_any_time(&self, key: &LockKey, mut args: Vec<String>) -> Question {
@@ -251,7 +254,7 @@ impl RedlockStore {
     /// The answers of all nodes, of which a majority has to answer.
     async fn answered(&self, verb: Verb, question: &Question) -> Result<Poll, StoreError> {
         let poll = self.nodes.poll(question, Poll::complete).await;
-        if poll.silent().count() > self.quorum().spare() {
+        if poll.answered() < self.quorum().needed() {
             return Err(failure(verb, Effect::Unknown, "too few nodes answered"));
         }
         Ok(poll)
