@@ -90,8 +90,8 @@ impl NodesView {
         self.sights().get(node).is_some_and(|sight| sight.waits.is_some())
     }
 
-    /// The reason not to count votes, if there is one. Two lists whose lengths differ
-    /// by more than one node may both have a majority.
+    /// The reason not to count votes, if there is one. Two lists whose lengths differ by more than
+    /// one node may both have a majority.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
         let sights = self.sights();
         if sights.is_empty() {
