@@ -34,6 +34,7 @@ const SPAWNS: &[(&str, &str)] = &[
 const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/conformance/rules.rs", "a client leaves at any moment after a release"),
     ("tests/it/hold/gone.rs", "the same"),
+    ("tests/it/redlock/hold.rs", "a renewal at any moment after the end of a stream"),
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
     ("tests/simulation/counterexamples.rs", "virtual time"),
     ("tests/simulation/direct.rs", "virtual time"),

@@ -190,6 +190,10 @@ async fn a_majority_that_restarted_empty_serves_once_it_is_admitted() {
     let guarded = |node: &Redis| node.run::<Option<String>>("GET lk//guard:lock:").is_some();
     eventually(PATIENCE, async || site.nodes.iter().all(guarded).then_some(())).await;
     assert_eq!(acquire(&http, "before", OTHER, LONG).await.status, 503);
+    // Most nodes cannot say that nobody has it.
+    for target in ["/admin/locks/before", "/admin/locks/unknown"] {
+        assert_eq!(http.delete(target).await.status, 503, "{target}");
+    }
     let names = [0, 1].map(|node| name(&site.nodes[node]));
     let (told, error, code) = redlock(&site, &["admit", &names[0], &names[1]]);
     assert_eq!((told.lines().count(), code), (2, Some(0)), "{told}{error}");
