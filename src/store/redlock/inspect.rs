@@ -13,7 +13,7 @@ use crate::lock::store::Page;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::failure;
-use crate::store::redlock::poll::{Holding, Poll, Says};
+use crate::store::redlock::poll::{Holding, Poll, Quorum, Says};
 use crate::store::redlock::release::holder;
 use crate::store::redlock::{RedlockStore, by_chance};
 
@@ -41,13 +41,16 @@ impl RedlockStore {
         if poll.answered() < needed {
             return Err(failure(Verb::Inspect, Effect::None, "too few nodes answered"));
         }
-        let own = token.and_then(|token| poll.lease_of(token.expose().as_bytes()));
-        // The lock of a direct client is no lease, also if its value is the token.
-        let own = own.filter(|(one, nodes)| one.number > 0 && poll.may_be_majority(*nodes));
-        let mine = token.map(|_| own.is_some());
-        let rival = || poll.lease_of(&poll.rival().filter(|_| poll.held())?.0.holder);
-        let lease = own.or_else(rival).map(|(lease, _)| lease);
-        Ok(LockStatus { mine, ..self.status(key, lease.as_ref()) })
+        let mine = match token {
+            None => None,
+            Some(token) => Some(poll.has_lease(token, self.quorum()).ok_or_else(|| {
+                let reason = "nodes that may have the lease did not answer";
+                failure(Verb::Inspect, Effect::None, reason)
+            })?),
+        };
+        let rival = poll.rival().filter(|_| poll.held());
+        let lease = rival.and_then(|(rival, _)| poll.lease_of(&rival.holder));
+        Ok(LockStatus { mine, ..self.status(key, lease.map(|(lease, _)| lease).as_ref()) })
     }
 
     /// The status of a key with the rival of a poll as its holder.
@@ -76,6 +79,21 @@ impl RedlockStore {
         }
         let left = poll.left().unwrap_or(ASK_EVERY);
         by_chance(SPREAD) + left.min(ASK_EVERY)
+    }
+}
+
+impl Poll {
+    /// Returns true if this token has a lease, and `None` if the nodes that did not answer decide.
+    /// The lock of a direct client is no lease, also if its value is the token.
+    fn has_lease(&self, token: &LeaseToken, quorum: Quorum) -> Option<bool> {
+        let all = || self.of_holder(token.expose().as_bytes());
+        let votes = || all().filter(|one| one.number > 0);
+        let with_number_of = |one: &Holding| votes().filter(|it| it.number == one.number).count();
+        match votes().map(with_number_of).max() {
+            Some(nodes) if nodes >= quorum.needed() => Some(true),
+            Some(nodes) if self.may_be_majority(nodes) => None,
+            _ => Some(false),
+        }
     }
 }
 

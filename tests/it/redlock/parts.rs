@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use crate::redlock::majority::{MINE, on_all_nodes};
 use crate::redlock::{
-    LONG, PATIENCE, Site, acquire, granted, held, look, lost, refresh, release, unavailable,
+    LONG, PATIENCE, Site, Way, acquire, granted, held, look, lost, refresh, release, unavailable,
 };
 use crate::support::eventually;
 
@@ -49,6 +49,24 @@ async fn a_release_that_finds_a_part_of_a_lease_does_not_say_that_there_was_none
     assert_eq!(released.text("outcome"), "unknown");
     assert_eq!(release(&http, KEY, MINE).await.told(), lost());
     site.bare().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_says_whether_a_token_has_the_key_only_if_a_majority_knows() {
+    let (mut site, service) = on_all_nodes(KEY).await;
+    let http = service.http().token(MINE);
+    let looked = async || {
+        let looked = http.get(&format!("/locks/{KEY}")).await;
+        (looked.status, looked.json()["mine"].as_bool())
+    };
+    free(&site, 0);
+    assert_eq!(looked().await, (200, Some(true)));
+    site.away(1, Way::Dropped);
+    assert_eq!(looked().await, (503, None));
+    site.back(1, Way::Dropped);
+    eventually(PATIENCE, async || (looked().await == (200, Some(true))).then_some(())).await;
+    free(&site, 1);
+    assert_eq!(looked().await, (200, Some(false)));
 }
 
 /// Each of them meets the vote of the claim.
