@@ -272,8 +272,7 @@ impl Waiters {
     fn tell(&self, told: Vec<WaitingRequest>, Answered { claim, at, answer, .. }: Answered) {
         let mut first = self.owed.deliver(&claim, at, answer);
         let others: Vec<_> = told.iter().skip(1).map(|_| first.again()).collect();
-        let fresh = matches!(first.answer(), Ok(Answer::Won(win)) if win.fresh);
-        first.alone = fresh && others.is_empty();
+        first.alone = others.is_empty();
         for (request, delivery) in told.into_iter().zip(std::iter::once(first).chain(others)) {
             request.tell(Some(delivery));
         }

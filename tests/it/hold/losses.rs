@@ -177,6 +177,27 @@ async fn an_act_of_another_instance_is_told_at_the_next_beat() {
     assert!(stays_held(&here, "elsewhere").await);
 }
 
+/// Both streams waited, each at its instance.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_stream_ends_the_lease_also_if_it_got_it_in_line() {
+    let stage = Stage::redis(2).await;
+    let (here, there) = (stage.http(0), stage.http(1));
+    assert_eq!(here.token(OTHER).post("/locks/line", "").await.status, 201);
+    let mut streams = Vec::new();
+    for http in [&here, &there] {
+        let mut stream = Listener::open(http, "line?ttl=1h&wait=forever").await;
+        stream.hears("waiting").await;
+        streams.push(stream);
+    }
+    assert_eq!(here.token(OTHER).delete("/locks/line").await.status, 204);
+    for stream in &mut streams {
+        stream.hears_after_all("acquired").await;
+    }
+    // One of them has taken the lease over from the other.
+    drop(streams);
+    freed(&here, "line").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_has_forgotten_the_lease_is_told_at_the_next_beat() {
     let stage = Stage::redis(1).await;
