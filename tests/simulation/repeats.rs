@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::lock::lease::Claim;
+use crate::lock::lease::{Claim, Lease};
 use crate::lock::store::{Answer, Ask, Ended, Renewed, Store, Target};
+use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{
@@ -206,4 +207,71 @@ async fn is_there_after_a_stale_refresh(world: &World) -> bool {
 #[test]
 fn a_refresh_by_the_number_of_an_ended_lease_leaves_the_next_one() {
     assert!(in_a_world(None, is_there_after_a_stale_refresh));
+}
+
+/// A lease that its token acquires again, through an instance that does not reach this node.
+async fn acquired_again(world: &World, claim: &Claim, instance: usize, without: usize) -> Lease {
+    world.state().nodes[without].cut = vec![instance];
+    let again = store(world, instance).ask(claim, Ask::Once(None)).await;
+    world.state().nodes[without].cut.clear();
+    let Ok(Answer::Won(win)) = again else { panic!("{again:?}") };
+    assert!(!win.fresh);
+    win.lease
+}
+
+/// Two take-overs miss a node each, so that no two nodes know of the same renewals by themselves.
+async fn taken_over_twice(world: &World) -> (Target, Arc<RedlockStore>) {
+    let [claim, _] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    let one = store(world, 0);
+    won(&one, &claim).await;
+    let refreshed = one.renew(&Target::of(&claim.key, &claim.token, None), None).await;
+    assert!(matches!(refreshed, Ok(Renewed::Lease(_))), "{refreshed:?}");
+    let kept = Target::kept(&claim.token, &acquired_again(world, &claim, 1, 0).await);
+    acquired_again(world, &claim, 0, 1).await;
+    (kept, one)
+}
+
+#[test]
+fn a_keeper_hears_of_a_take_over_that_missed_other_nodes_than_its_own() {
+    let (kept_on, renewed) = in_a_world(None, async |world| {
+        let (kept, one) = taken_over_twice(world).await;
+        let kept_on = store(world, 1).renew(&kept, None).await;
+        (kept_on, one.renew(&Target::of(&kept.key, &kept.token, kept.number), None).await)
+    });
+    assert!(matches!(kept_on, Ok(Renewed::TakenOver)), "{kept_on:?}");
+    assert!(matches!(renewed, Ok(Renewed::Lease(_))), "{renewed:?}");
+}
+
+#[test]
+fn a_last_word_leaves_a_lease_whose_renewal_missed_other_nodes_than_its_own() {
+    let (ended, renewed) = in_a_world(None, async |world| {
+        let (kept, one) = taken_over_twice(world).await;
+        let ended = store(world, 1).end(&kept.last_word()).await;
+        sleep(Duration::from_secs(1)).await;
+        (ended, one.renew(&Target::of(&kept.key, &kept.token, kept.number), None).await)
+    });
+    assert!(matches!(ended, Ok(Ended::Nothing)), "{ended:?}");
+    assert!(matches!(renewed, Ok(Renewed::Lease(_))), "{renewed:?}");
+}
+
+#[test]
+fn a_refresh_without_a_ttl_has_that_of_the_last_refresh() {
+    let ttl = in_a_world(None, async |world| {
+        let [claim, _] = claims(2_000);
+        sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+        let one = store(world, 0);
+        won(&one, &claim).await;
+        let lease = Target::of(&claim.key, &claim.token, None);
+        assert!(one.renew(&lease, None).await.is_ok());
+        let renew = async |without: usize, ttl| {
+            world.state().nodes[without].cut = vec![0];
+            let renewed = one.renew(&lease, ttl).await;
+            world.state().nodes[without].cut.clear();
+            renewed.ok().and_then(Renewed::lease).expect("a lease").ttl
+        };
+        let longer = renew(0, Some(Ttl::from_millis(4_000))).await;
+        (longer, renew(1, None).await)
+    });
+    assert!(ttl.0.as_millis() > 3_500 && ttl.1.as_millis() > 3_500, "{ttl:?}");
 }

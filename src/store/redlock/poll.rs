@@ -103,12 +103,13 @@ impl Vote {
 }
 
 impl Heard {
-    /// What a node said that was not told of the lease of this number, for the question that tells
-    /// it: that changes only what is so still. A vote that may be counted by an attempt under way
-    /// stays if its number is greater.
-    pub(super) fn unsettled(&self, number: u64) -> Option<String> {
+    /// What a node said that was not told of the lease of this number, or of so many renewals, for
+    /// the question that tells it: that changes only what is so still. A vote that may be counted by
+    /// an attempt under way stays if its number is greater.
+    pub(super) fn unsettled(&self, number: u64, renewals: u64) -> Option<String> {
         let highest = self.highest;
         match &self.said {
+            Says::Told(vote) if vote.renewals < renewals => Some(String::new()),
             Says::Free => Some(format!("{highest} 0 -")),
             Says::Other(vote) if vote.number <= number || vote.is_old() => {
                 Some(format!("{highest} {} {}", vote.number, vote.by))
@@ -511,7 +512,7 @@ mod tests {
 
     #[test]
     fn only_a_young_vote_with_a_greater_number_is_left_to_its_attempt() {
-        let unsettled = |said: Says| Heard { votes: true, highest: 9, said }.unsettled(5);
+        let unsettled = |said: Says| Heard { votes: true, highest: 9, said }.unsettled(5, 0);
         let said = |text: &str| Some(text.to_owned());
         assert_eq!(unsettled(Says::Free), said("9 0 -"));
         assert_eq!(unsettled(open(4)), said("9 4 7"));
@@ -520,6 +521,8 @@ mod tests {
         assert_eq!(unsettled(Says::Other(vote(7, "7", 801))), said("9 7 7"));
         assert_eq!(unsettled(Says::Other(vote(7, "-", 801))), None, "it is told");
         assert_eq!(unsettled(told(5)), None);
+        let missed = Heard { votes: true, highest: 9, said: told(5) }.unsettled(5, 1);
+        assert_eq!(missed, said(""), "it has missed a renewal");
     }
 
     #[test]

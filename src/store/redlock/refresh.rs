@@ -140,14 +140,15 @@ impl RedlockStore {
         ]
     }
 
-    /// Rule 7: makes the votes of a lease told, and brings it to the nodes that miss it: otherwise
-    /// it would be lost node by node. Returns when they have answered, or are too late to act.
+    /// Rule 7: makes the votes of a lease told, and brings it to the nodes that miss it or a renewal:
+    /// otherwise it would be lost node by node. Returns when they have answered, or are too late to act.
     async fn settle(&self, request: &Request<'_>, poll: &Poll, mut parts: Parts) -> Parts {
         let (key, number) = (&request.of.key, parts.number);
         let patience = self.patience(parts.ttl);
         let until = self.deadline(patience);
         let questions = poll.heard().filter_map(|(node, heard)| {
-            let args = self.settle_args(request.of, &parts, heard?.unsettled(number)?);
+            let args =
+                self.settle_args(request.of, &parts, heard?.unsettled(number, parts.renewals)?);
             Some((node, self.nodes.question(&SETTLE, key, args, patience).until(until)))
         });
         let questions: Vec<_> = questions.collect();
@@ -173,9 +174,10 @@ impl RedlockStore {
         ]
     }
 
-    /// The lease of these parts, if a majority was told of it in time.
-    fn renewed(&self, request: &Request<'_>, parts: Parts) -> Result<Found, StoreError> {
+    /// The lease of these parts, if a majority was told of it and its renewals in time.
+    fn renewed(&self, request: &Request<'_>, mut parts: Parts) -> Result<Found, StoreError> {
         let unknown = |reason| Err(failure(request.verb, Effect::Unknown, reason));
+        parts.told.retain(|told| told.renewals >= parts.renewals);
         let left = parts.told.iter().map(|told| told.left).collect();
         let Some(ttl) = majority_left(left, self.quorum()) else {
             return unknown("too few nodes answered");
@@ -191,13 +193,12 @@ impl RedlockStore {
             return if capped { Ok(over) } else { unknown("the nodes were too slow") };
         };
         self.numbers.raise(number);
-        let renewals = parts.told.iter().map(|told| told.renewals).max().unwrap_or_default();
         Ok(Found::Lease(Lease {
             key: request.of.key.clone(),
             owner: Owner::parse(&parts.owner).ok().flatten(),
             fencing_token: number,
             ttl: Ttl::lasting(left),
-            renewals: Renewals::from_number(renewals),
+            renewals: Renewals::from_number(parts.renewals),
             capped,
             share: Share::ALONE,
         }))
@@ -223,14 +224,17 @@ impl Parts {
         let votes = || poll.votes(number).map(|(_, vote)| vote);
         let told = poll.votes(number).filter(|(is_told, _)| *is_told);
         let told: Vec<_> = told.map(|(_, vote)| vote.clone()).collect();
-        let last = Ttl::lasting(votes().map(|vote| vote.ttl).min().unwrap_or_default());
+        let last = votes().max_by_key(|vote| vote.renewals).map(|vote| vote.ttl);
         let left = votes().map(|vote| vote.left).max().unwrap_or_default();
         let owner = votes().map(|vote| &*vote.owner).find(|owner| !owner.is_empty());
         let renewals = votes().map(|vote| vote.renewals).max().unwrap_or_default();
         let adds = if told.is_empty() { request.adds.number() } else { 0 };
         Self {
             number,
-            ttl: request.ttl.unwrap_or(last).max(Ttl::lasting(left)),
+            ttl: request
+                .ttl
+                .unwrap_or(Ttl::lasting(last.unwrap_or_default()))
+                .max(Ttl::lasting(left)),
             owner: request.owner.or(owner).unwrap_or_default().to_owned(),
             renewals: renewals + adds,
             held: votes().filter_map(|vote| vote.held).max().unwrap_or_default(),
