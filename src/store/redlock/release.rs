@@ -241,13 +241,13 @@ impl RedlockStore {
         let ends =
             self.nodes.question(&RELEASE, key, args, patience).until(self.deadline(patience));
         let ended = self.answered(verb, &ends).await?;
-        let Some(lease) = lease.told_by(&ended) else {
-            let reason = "the lease has ended, or a claim under way was met: ask again";
+        if let (Ok(token), Some((number, _))) = (LeaseToken::parse(&whose), ended.most_ended()) {
+            self.tell_ended(&Target::of(key, &token, None), number, &ended);
+        }
+        let Some(lease) = lease.told_by(&ended, self.quorum()) else {
+            let reason = "most nodes have not ended the same lease: ask again";
             return Err(failure(verb, Effect::Unknown, reason));
         };
-        if let Ok(token) = LeaseToken::parse(&whose) {
-            self.tell_ended(&Target::of(key, &token, None), lease.number, &ended);
-        }
         Ok(vec![holder(&lease)])
     }
 
@@ -303,11 +303,12 @@ impl Poll {
 }
 
 impl Holding {
-    /// The lease as nodes have ended it. Where the look met an attempt under way, its token may have
-    /// a later number by then.
-    fn told_by(self, ended: &Poll) -> Option<Self> {
+    /// The lease as a majority has ended it. Where the look met an attempt under way, its token may
+    /// have a later number by then.
+    fn told_by(self, ended: &Poll, quorum: Quorum) -> Option<Self> {
         let (number, owner) = ended.most_ended()?;
-        Some(Self { number, owner: owner.to_owned(), ..self })
+        let nodes = ended.ended().filter(|(it, _)| *it == number).count();
+        (nodes >= quorum.needed()).then(|| Self { number, owner: owner.to_owned(), ..self })
     }
 }
 
@@ -346,17 +347,19 @@ mod tests {
     }
 
     #[test]
-    fn a_forced_release_tells_what_it_ended_and_not_what_its_look_met() {
-        let look = holding("token", 7);
-        let mut ended = Poll::new(Quorum::of(3));
-        let nobody = look.clone().told_by(&ended);
-        assert_eq!(nobody, None);
-        for (node, number) in [9, 9, 8].into_iter().enumerate() {
-            let said = Says::Ended(number, "me".to_owned());
-            ended.count(node, Heard { votes: true, highest: 9, said });
-        }
-        let told = look.told_by(&ended).map(|lease| (lease.number, lease.owner));
-        assert_eq!(told, Some((9, "me".to_owned())));
+    fn a_forced_release_tells_what_a_majority_ended_and_not_what_its_look_met() {
+        let quorum = Quorum::of(3);
+        let told = |numbers: &[u64]| {
+            let mut ended = Poll::new(quorum);
+            for (node, number) in numbers.iter().enumerate() {
+                let said = Says::Ended(*number, "me".to_owned());
+                ended.count(node, Heard { votes: true, highest: 9, said });
+            }
+            let told = holding("token", 7).told_by(&ended, quorum);
+            told.map(|lease| (lease.number, lease.owner))
+        };
+        assert_eq!(told(&[9, 9, 8]), Some((9, "me".to_owned())));
+        assert_eq!([told(&[]), told(&[9]), told(&[7, 8, 9])], [None, None, None]);
     }
 
     #[test]
