@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use crate::lock::error::Effect;
 use crate::lock::lease::{Claim, Lease};
 use crate::lock::store::{Answer, Ask, Ended, Renewed, Store, Target};
 use crate::lock::time::Ttl;
@@ -14,6 +15,7 @@ use crate::store::redlock::simulation::counterexamples::{
     claims, in_a_world, missed_by_the_third, won,
 };
 use crate::store::redlock::simulation::faults::{deliver, resume};
+use crate::store::redlock::simulation::redis;
 use crate::store::redlock::simulation::world::World;
 
 fn store(world: &World, instance: usize) -> Arc<RedlockStore> {
@@ -274,4 +276,27 @@ fn a_refresh_without_a_ttl_has_that_of_the_last_refresh() {
         (longer, renew(1, None).await)
     });
     assert!(ttl.0.as_millis() > 3_500 && ttl.1.as_millis() > 3_500, "{ttl:?}");
+}
+
+/// A rival has the third node. The answer of the second one is lost, and the undo on both others.
+async fn refused_with_votes_left(world: &World) -> Effect {
+    let [claim, rival] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    let us = world.state().nodes[2].clock(world.now());
+    assert!(redis::lock(2, us, claim.key.as_str(), rival.token.expose(), 4_000));
+    world.state().nodes[1].pauses = true;
+    let meanwhile = async {
+        sleep(Duration::from_millis(30)).await; // The others have answered.
+        let vote = resume(world, 1);
+        (0..2).for_each(|node| world.state().nodes[node].cut = vec![0]);
+        deliver(world, vote);
+    };
+    let one = store(world, 0);
+    let (refused, ()) = tokio::join!(one.ask(&claim, Ask::Once(None)), meanwhile);
+    refused.expect_err("votes of a majority are left").effect
+}
+
+#[test]
+fn a_claim_is_not_refused_for_certain_while_its_votes_may_be_on_a_majority() {
+    assert_eq!(in_a_world(None, refused_with_votes_left), Effect::Unknown);
 }

@@ -75,13 +75,14 @@ impl RedlockStore {
                 let win = Win { lease, fresh, replaces: None, place: None, by };
                 return Ok(Attempted::Won(win));
             }
-            may_hold = may_hold.max(self.undo(claim, &attempt).await);
+            let left = self.undo(claim, &attempt).await;
+            may_hold = may_hold.max(left);
             self.metrics.redlock_attempt(outcome.name());
             match outcome {
                 Outcome::Granted | Outcome::Failed => {
                     return Err(self.too_few(&attempt.poll, may_hold));
                 }
-                Outcome::Held => return Ok(Attempted::Lost(attempt.poll)),
+                Outcome::Held => return self.refused(attempt.poll, left),
                 Outcome::Again => match self.found_again(claim).await {
                     Ok(Some(win)) => return Ok(Attempted::Won(win)),
                     Ok(None) => last = Err(self.in_vain(may_hold)),
@@ -94,12 +95,21 @@ impl RedlockStore {
                     last = Err(self.in_vain(may_hold));
                     continue;
                 }
-                Outcome::Split => last = Ok(Attempted::Lost(attempt.poll)),
+                Outcome::Split => last = self.refused(attempt.poll, left),
             }
             sleep(by_chance(pause)).await;
             pause *= 2;
         }
         last
+    }
+
+    /// The refusal of a claim, unless a majority may have its votes.
+    fn refused(&self, poll: Poll, left: usize) -> Result<Attempted, StoreError> {
+        if left >= self.quorum().needed() {
+            let reason = "a rival has votes, but nodes did not confirm the undo of the claim's own";
+            return Err(failure(Verb::TryAcquire, Effect::Unknown, reason));
+        }
+        Ok(Attempted::Lost(poll))
     }
 
     /// The failure of a claim whose attempts were all refused by no rival.
