@@ -62,10 +62,10 @@ const FREED: &str = "lk//freed";
 
 const GUARANTEES: Guarantees = Guarantees {
     store: "redlock",
-    order: "first come, first served, among waiting requests of one instance; instances take turns \
-            by chance",
-    fencing: "rises with every lease, whatever the clocks of the nodes show; after a loss of their \
-              data, if all clocks agree to within redlock.longest_lease",
+    order: "first come, first served, among waiting requests of one instance; the instance nearest \
+            to the nodes gets most turns",
+    fencing: "rises with every lease, unless the clock of a node steps forward by more than a day; \
+              after a loss of their data, if all clocks agree to within redlock.longest_lease",
     survives: "crash and restart of the service; the loss of any number of nodes, and their return \
                without their data, after which they wait for redlock.longest_lease; not a step \
                forward of a node's clock, where the fencing token protects",
