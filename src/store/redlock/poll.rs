@@ -103,12 +103,11 @@ impl Vote {
 }
 
 impl Heard {
-    /// What a node said that was not told of the lease of this number, or of so many renewals, for
-    /// the question that tells it: that changes only what is so still. A vote that may be counted by
-    /// an attempt under way stays if its number is greater.
+    /// What a node said that was not told of this lease or its renewals, for the question that tells
+    /// it and changes only what is so still. A greater number stays while its attempt may go on.
     pub(super) fn unsettled(&self, number: u64, renewals: u64) -> Option<String> {
-        let highest = self.highest;
-        match &self.said {
+        let Self { highest, said, .. } = self;
+        match said {
             Says::Told(vote) if vote.renewals < renewals => Some(String::new()),
             Says::Free => Some(format!("{highest} 0 -")),
             Says::Other(vote) if vote.number <= number || vote.is_old() => {
