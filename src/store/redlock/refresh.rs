@@ -225,16 +225,14 @@ impl Parts {
         let told = poll.votes(number).filter(|(is_told, _)| *is_told);
         let told: Vec<_> = told.map(|(_, vote)| vote.clone()).collect();
         let last = votes().max_by_key(|vote| vote.renewals).map(|vote| vote.ttl);
+        let last = Ttl::lasting(last.unwrap_or_default());
         let left = votes().map(|vote| vote.left).max().unwrap_or_default();
         let owner = votes().map(|vote| &*vote.owner).find(|owner| !owner.is_empty());
         let renewals = votes().map(|vote| vote.renewals).max().unwrap_or_default();
         let adds = if told.is_empty() { request.adds.number() } else { 0 };
         Self {
             number,
-            ttl: request
-                .ttl
-                .unwrap_or(Ttl::lasting(last.unwrap_or_default()))
-                .max(Ttl::lasting(left)),
+            ttl: request.ttl.unwrap_or(last).max(Ttl::lasting(left)),
             owner: request.owner.or(owner).unwrap_or_default().to_owned(),
             renewals: renewals + adds,
             held: votes().filter_map(|vote| vote.held).max().unwrap_or_default(),
