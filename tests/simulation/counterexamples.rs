@@ -208,6 +208,10 @@ fn where_a_late_vote_of_an_ended_lease_is_not_refused_a_lock_is_left() {
 /// A refresh brings the lease to the third node after that. Returns true if the lease is there.
 async fn brought_late(world: &World) -> bool {
     let (one, claim, _) = missed_by_the_third(world).await;
+    world.state().nodes[2].cut = vec![0];
+    let told = one.renew(&Target::of(&claim.key, &claim.token, None), None).await;
+    assert!(matches!(told, Ok(Renewed::Lease(_))), "{told:?}");
+    world.state().nodes[2].cut.clear();
     let meanwhile = async {
         let until = world.now() + 70;
         world.state().instances[0].stands_until = until;

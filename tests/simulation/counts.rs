@@ -47,7 +47,7 @@ impl Counts {
         let several = if nodes == 1 { 0 } else { 1 };
         let rows = [
             ("repeats", self.again, share(30)),
-            ("settlings", self.settled, share(50) * several),
+            ("settlings", self.settled, share(15) * several),
             ("refreshes", self.refreshed, share(50)),
             ("unknowns", self.unknown, share(50)),
             ("expiries", self.expired, share(50)),

@@ -278,6 +278,57 @@ fn a_refresh_without_a_ttl_has_that_of_the_last_refresh() {
     assert!(ttl.0.as_millis() > 3_500 && ttl.1.as_millis() > 3_500, "{ttl:?}");
 }
 
+/// Both meet votes that are open, or were told before.
+#[test]
+fn of_two_take_overs_that_cross_one_is_the_later() {
+    in_a_world(None, async |world| {
+        sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+        let [one, other] = [0, 1].map(|instance| store(world, instance));
+        let again = async |store: &RedlockStore, claim: &Claim| {
+            let Ok(Answer::Won(win)) = store.ask(claim, Ask::Once(None)).await else {
+                panic!("the token has the key")
+            };
+            Target::kept(&claim.token, &win.lease)
+        };
+        for round in 0..60 {
+            let [claim, _] = claims(4_000);
+            won(&one, &claim).await;
+            let lease = Target::of(&claim.key, &claim.token, None);
+            if round % 2 == 0 {
+                assert!(one.renew(&lease, None).await.is_ok());
+            }
+            let keepers = tokio::join!(again(&one, &claim), again(&other, &claim));
+            let kept = [one.renew(&keepers.0, None).await, other.renew(&keepers.1, None).await];
+            let refused = kept.iter().filter(|kept| matches!(kept, Ok(Renewed::TakenOver))).count();
+            assert_eq!(refused, 1, "round {round}: {kept:?}");
+            assert!(matches!(one.end(&lease).await, Ok(Ended::Lease(_))));
+        }
+    });
+}
+
+#[test]
+fn a_lease_that_its_client_has_shortened_stays_short_where_nodes_missed_that() {
+    let left = in_a_world(None, async |world| {
+        let [claim, _] = claims(4_000);
+        sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+        let one = store(world, 0);
+        let number = FencingToken::from_number(won(&one, &claim).await);
+        let lease = Target::of(&claim.key, &claim.token, number);
+        let mut left = Vec::new();
+        for (without, ttl) in [(None, None), (Some(2), Some(1_000)), (Some(0), None), (None, None)]
+        {
+            without.inspect(|node| world.state().nodes[*node].cut = vec![0]);
+            let renewed = one.renew(&lease, ttl.map(Ttl::from_millis)).await;
+            world.state().nodes.iter_mut().for_each(|node| node.cut.clear());
+            let lease = renewed.ok().and_then(Renewed::lease);
+            left.push(lease.map(|lease| lease.ttl.as_millis()));
+        }
+        left
+    });
+    assert!(left[0] > Some(3_000), "{left:?}");
+    assert!(left[1..].iter().all(|left| left.is_some_and(|left| left <= 1_000)), "{left:?}");
+}
+
 /// A rival has the third node. The answer of the second one is lost, and the undo on both others.
 async fn refused_with_votes_left(world: &World) -> Effect {
     let [claim, rival] = claims(4_000);

@@ -71,9 +71,7 @@ impl Rule {
     pub(super) fn removed_from(self, source: &str) -> String {
         let (rule, instead) = match self {
             Self::Above => ("if proposed <= highest then", "if false then"),
-            Self::Told => {
-                ("math.max(highest, fence), fence, '-'", "math.max(highest, fence), fence, by")
-            }
+            Self::Told => ("renewals, by = renewals + adds, '-'", "renewals = renewals + adds"),
             Self::ItsOwn => ("by ~= attempt and by ~= '?' .. attempt", "by == '-'"),
             Self::NoRevival => {
                 let revive = "if not value then redis.call('SET', lock, token, 'PX', longest) \

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Claim, Lease, Owner, Renewals};
 use crate::lock::slots::Share;
@@ -10,10 +12,18 @@ use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
-use crate::store::redlock::RedlockStore;
 use crate::store::redlock::cleanup::Leftover;
 use crate::store::redlock::nodes::{REFRESH, SETTLE};
-use crate::store::redlock::poll::{Finding, Poll, Vote, majority_left, remaining, validity};
+use crate::store::redlock::poll::{
+    Finding, Poll, Quorum, Vote, majority_left, remaining, validity,
+};
+use crate::store::redlock::{RedlockStore, by_chance};
+
+/// The rounds of a refresh whose votes are open, or have different renewals.
+const TRIES: u32 = 4;
+
+/// The longest pause before the next round, for requests that cross.
+const PAUSE: Duration = Duration::from_millis(8);
 
 /// The outcome of a refresh.
 pub(super) enum Found {
@@ -99,38 +109,55 @@ impl RedlockStore {
         })
     }
 
-    /// Rule 6: renews what is told on all nodes, and settles what is not.
+    /// Rule 6: renews what is told on all nodes, and settles what is not, until a majority tells the
+    /// same renewals at once: two such answers share a node, which told the later one more.
     async fn refresh(&self, request: &Request<'_>) -> Result<Found, StoreError> {
         self.may_count(request.verb, Effect::Unknown)?;
+        let unknown = |reason| Err(failure(request.verb, Effect::Unknown, reason));
+        let mut named = request.of.number.map(FencingToken::number);
+        for _ in 0..TRIES {
+            let poll = self.refresh_once(request, named).await;
+            let number = match poll.finding(named) {
+                Finding::Lease(number) => number,
+                Finding::TakenOver => return Ok(Found::TakenOver),
+                Finding::Gone => return Ok(Found::Gone(poll)),
+                Finding::Unclear => return unknown("too few nodes answered"),
+            };
+            named = Some(number);
+            let parts = Parts::of(&poll, number, request);
+            if parts.told.is_empty() {
+                continue; // Its votes are open: they are renewed by their number.
+            }
+            let agreed = parts.agreed(self.quorum());
+            let renewals = agreed.unwrap_or(parts.renewals);
+            let parts = self.settle(request, &poll, Parts { renewals, ..parts }).await;
+            if agreed.is_some() {
+                return self.renewed(request, parts);
+            }
+            sleep(by_chance(PAUSE)).await;
+        }
+        unknown("other requests of this token crossed it every time")
+    }
+
+    /// Asks all nodes, so that those that miss the lease can be told.
+    async fn refresh_once(&self, request: &Request<'_>, named: Option<u64>) -> Poll {
         let patience = self.patience(request.ttl.unwrap_or(self.default_ttl));
         let deadline = self.deadline(patience);
-        let (of, args) = (request.of, self.refresh_args(request));
-        let question = self.nodes.question(&REFRESH, &of.key, args, patience).until(deadline);
-        // Waits for all nodes, so that those that miss the lease can be told.
+        let (key, args) = (&request.of.key, self.refresh_args(request, named));
+        let question = self.nodes.question(&REFRESH, key, args, patience).until(deadline);
         let poll = self.nodes.poll(&question, Poll::complete).await;
         self.hear(&poll);
-        match poll.finding(of.number.map(FencingToken::number)) {
-            Finding::Lease(number) => {
-                let parts = Parts::of(&poll, number, request);
-                let parts = self.settle(request, &poll, parts).await;
-                self.renewed(request, parts)
-            }
-            Finding::TakenOver => Ok(Found::TakenOver),
-            Finding::Gone => Ok(Found::Gone(poll)),
-            Finding::Unclear => {
-                Err(failure(request.verb, Effect::Unknown, "too few nodes answered"))
-            }
-        }
+        poll
     }
 
     /// The arguments of a refresh, after its deadline.
-    fn refresh_args(&self, request: &Request<'_>) -> Vec<String> {
+    fn refresh_args(&self, request: &Request<'_>, named: Option<u64>) -> Vec<String> {
         let Request { of, ttl, owner, adds, sets_end, .. } = request;
         let take_over = Renewals::default().taken_over().number();
         vec![
             of.token.expose().to_owned(),
             or_empty(ttl.map(Ttl::as_millis)),
-            or_empty(of.number),
+            or_empty(named),
             of.only.renewals(),
             if of.only.is_last_word() { 1 } else { take_over }.to_string(),
             adds.number().to_string(),
@@ -224,20 +251,29 @@ impl Parts {
         let votes = || poll.votes(number).map(|(_, vote)| vote);
         let told = poll.votes(number).filter(|(is_told, _)| *is_told);
         let told: Vec<_> = told.map(|(_, vote)| vote.clone()).collect();
-        let last = votes().max_by_key(|vote| vote.renewals).map(|vote| vote.ttl);
-        let last = Ttl::lasting(last.unwrap_or_default());
-        let left = votes().map(|vote| vote.left).max().unwrap_or_default();
-        let owner = votes().map(|vote| &*vote.owner).find(|owner| !owner.is_empty());
         let renewals = votes().map(|vote| vote.renewals).max().unwrap_or_default();
-        let adds = if told.is_empty() { request.adds.number() } else { 0 };
+        // The others have missed how it was renewed last.
+        let newest = || votes().filter(|vote| vote.renewals == renewals);
+        let last = Ttl::lasting(newest().map(|vote| vote.ttl).max().unwrap_or_default());
+        let left = newest().map(|vote| vote.left).max().unwrap_or_default();
+        let owner = newest().map(|vote| &*vote.owner).find(|owner| !owner.is_empty());
         Self {
             number,
             ttl: request.ttl.unwrap_or(last).max(Ttl::lasting(left)),
             owner: request.owner.or(owner).unwrap_or_default().to_owned(),
-            renewals: renewals + adds,
+            renewals,
             held: votes().filter_map(|vote| vote.held).max().unwrap_or_default(),
             told,
         }
+    }
+
+    /// The renewals that a majority has told.
+    fn agreed(&self, quorum: Quorum) -> Option<u64> {
+        let mut all = self.told.iter().map(|told| told.renewals);
+        all.find(|one| {
+            let same = self.told.iter().filter(|told| told.renewals == *one);
+            same.count() >= quorum.needed()
+        })
     }
 }
 
