@@ -211,6 +211,18 @@ fn a_refresh_by_the_number_of_an_ended_lease_leaves_the_next_one() {
     assert!(in_a_world(None, is_there_after_a_stale_refresh));
 }
 
+/// A lease of a claim with this TTL, whose votes are told.
+async fn told(world: &World, ttl_ms: u64) -> (Arc<RedlockStore>, Claim, Target) {
+    let [claim, _] = claims(ttl_ms);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    let one = store(world, 0);
+    won(&one, &claim).await;
+    let refreshed = one.renew(&Target::of(&claim.key, &claim.token, None), None).await;
+    let lease = refreshed.ok().and_then(Renewed::lease).expect("a lease");
+    let named = Target::of(&claim.key, &claim.token, Some(lease.fencing_token));
+    (one, claim, named)
+}
+
 /// A lease that its token acquires again, through an instance that does not reach this node.
 async fn acquired_again(world: &World, claim: &Claim, instance: usize, without: usize) -> Lease {
     world.state().nodes[without].cut = vec![instance];
@@ -223,12 +235,7 @@ async fn acquired_again(world: &World, claim: &Claim, instance: usize, without: 
 
 /// Two take-overs miss a node each, so that no two nodes know of the same renewals by themselves.
 async fn taken_over_twice(world: &World) -> (Target, Arc<RedlockStore>) {
-    let [claim, _] = claims(4_000);
-    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-    let one = store(world, 0);
-    won(&one, &claim).await;
-    let refreshed = one.renew(&Target::of(&claim.key, &claim.token, None), None).await;
-    assert!(matches!(refreshed, Ok(Renewed::Lease(_))), "{refreshed:?}");
+    let (one, claim, _) = told(world, 4_000).await;
     let kept = Target::kept(&claim.token, &acquired_again(world, &claim, 1, 0).await);
     acquired_again(world, &claim, 0, 1).await;
     (kept, one)
@@ -260,12 +267,8 @@ fn a_last_word_leaves_a_lease_whose_renewal_missed_other_nodes_than_its_own() {
 #[test]
 fn a_refresh_without_a_ttl_has_that_of_the_last_refresh() {
     let ttl = in_a_world(None, async |world| {
-        let [claim, _] = claims(2_000);
-        sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-        let one = store(world, 0);
-        won(&one, &claim).await;
+        let (one, claim, _) = told(world, 2_000).await;
         let lease = Target::of(&claim.key, &claim.token, None);
-        assert!(one.renew(&lease, None).await.is_ok());
         let renew = async |without: usize, ttl| {
             world.state().nodes[without].cut = vec![0];
             let renewed = one.renew(&lease, ttl).await;
@@ -309,11 +312,7 @@ fn of_two_take_overs_that_cross_one_is_the_later() {
 #[test]
 fn a_lease_that_its_client_has_shortened_stays_short_where_nodes_missed_that() {
     let left = in_a_world(None, async |world| {
-        let [claim, _] = claims(4_000);
-        sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-        let one = store(world, 0);
-        let number = FencingToken::from_number(won(&one, &claim).await);
-        let lease = Target::of(&claim.key, &claim.token, number);
+        let (one, _, lease) = told(world, 4_000).await;
         let mut left = Vec::new();
         for (without, ttl) in [(None, None), (Some(2), Some(1_000)), (Some(0), None), (None, None)]
         {
