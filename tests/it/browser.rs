@@ -13,7 +13,7 @@ use crate::support::Process;
 use crate::support::process::command;
 
 /// A browser takes its time to start on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a page can send to `SERVICE`, of which it may read nothing, and to its own origin, which
 /// leads to the service as well; then it tells how that went.

@@ -11,6 +11,8 @@ const { chromium } = require('playwright-core');
 const axe = await readFile(require.resolve('axe-core/axe.min.js'), 'utf8');
 const { origin } = new URL(url);
 
+// No step is judged by its time: on a busy machine each may take minutes.
+const PATIENCE = 600_000;
 const VIEWS = [
     { name: 'light', colorScheme: 'light', viewport: { width: 1280, height: 900 } },
     { name: 'dark', colorScheme: 'dark', viewport: { width: 1280, height: 900 } },
@@ -35,6 +37,7 @@ const expect = (holds, what) => { if (!holds) found.push(what); };
 const browser = await chromium.launch({
     executablePath: '/usr/bin/chromium',
     args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage'],
+    timeout: PATIENCE,
 });
 try {
     for (const view of VIEWS) await look(view);
@@ -50,6 +53,7 @@ console.log(found.join('\n'));
 async function open(options) {
     const context = await browser.newContext({ ...options, bypassCSP: false });
     const page = await context.newPage();
+    page.setDefaultTimeout(PATIENCE);
     page.on('console', (message) => {
         expect(message.type() === 'info', `console: ${message.text()}`);
     });
