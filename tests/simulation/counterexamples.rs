@@ -77,8 +77,8 @@ fn without_a_last_moment_what_was_undone_comes_back() {
 
 #[test]
 fn without_a_last_look_at_the_time_two_hold_one_key() {
-    is_missed(Rule::TimeIsLookedAt, Wrong::TwoHolders, 60, |seed| Plan {
-        stalls_every: 1_000,
+    is_missed(Rule::TimeIsLookedAt, Wrong::TwoHolders, 150, |seed| Plan {
+        stalls_every: 2_000,
         steps_every: 0, // A request that outlasts a step of a clock is not promised.
         ..Plan::rough(3, seed)
     });
@@ -94,7 +94,7 @@ fn without_a_look_at_the_settings_instances_with_two_lists_both_grant_a_key() {
 #[test]
 fn where_nodes_change_their_settings_at_once_instances_with_two_lists_both_grant_a_key() {
     is_missed(Rule::Unused, Wrong::TwoHolders, 60, |seed| {
-        Plan::that_is_seen_whole(Plan::with_two_lists(3, 4, seed))
+        Plan::that_is_seen_whole(Plan::with_two_lists(3, 5, seed))
     });
 }
 
