@@ -23,6 +23,9 @@ use crate::store::redlock::simulation::redis::{Command, LOCKS};
 use crate::store::redlock::simulation::rule::Rule;
 use crate::store::redlock::simulation::world::{State, World};
 
+/// How much longer the messages of an instance take that is far from a node, in milliseconds.
+const FAR: u64 = 30;
+
 type Answer = Result<Reply, StoreError>;
 
 /// The connection of one instance to one node.
@@ -163,6 +166,7 @@ impl World {
             command.words.insert(command.keys, not_after);
         }
         let cut = state.nodes[node].is_cut_from(instance);
+        let far = if state.nodes[node].far.contains(&instance) { FAR } else { 0 };
         let network = &mut state.network;
         network.sent += 1;
         let call = network.sent;
@@ -172,7 +176,7 @@ impl World {
             return receiver;
         }
         network.waiting.insert(call, (sender, now));
-        let arrival = sent + network.latency();
+        let arrival = sent + network.latency() + far;
         let lost = cut || network.is_lost();
         if lost || arrival >= deadline {
             let answer = Err(failure(command.script.verb(), Effect::Unknown, "no answer in time"));

@@ -12,9 +12,10 @@ use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{
-    claims, in_a_world, missed_by_the_third, won,
+    claims, in_a_world, in_a_world_of, missed_by_the_third, won,
 };
 use crate::store::redlock::simulation::faults::{deliver, resume};
+use crate::store::redlock::simulation::plan::Plan;
 use crate::store::redlock::simulation::redis;
 use crate::store::redlock::simulation::world::World;
 
@@ -349,4 +350,22 @@ async fn refused_with_votes_left(world: &World) -> Effect {
 #[test]
 fn a_claim_is_not_refused_for_certain_while_its_votes_may_be_on_a_majority() {
     assert_eq!(in_a_world(None, refused_with_votes_left), Effect::Unknown);
+}
+
+/// Of two nodes both have to agree, and each instance is far from one of them.
+#[test]
+fn two_refreshes_that_cross_on_far_nodes_do_not_hinder_each_other() {
+    let plan = Plan { served: true, ..Plan::calm(2, 1) };
+    let answered = in_a_world_of(plan, async |world| {
+        let (one, _, lease) = told(world, 4_000).await;
+        let other = store(world, 1);
+        (0..2).for_each(|node| world.state().nodes[node].far = vec![1 - node]);
+        let mut answered = 0;
+        for _ in 0..60 {
+            let renewed = tokio::join!(one.renew(&lease, None), other.renew(&lease, None));
+            answered += u32::from(renewed.0.is_ok()) + u32::from(renewed.1.is_ok());
+        }
+        answered
+    });
+    assert!(answered >= 100, "{answered} of 120");
 }

@@ -55,6 +55,8 @@ pub(super) struct NodeState {
     pub(super) queue: Vec<Message>,
     /// The instances that cannot reach it.
     pub(super) cut: Vec<usize>,
+    /// Instances that are far away from it.
+    pub(super) far: Vec<usize>,
     runs: u64,
     /// True if it has forgotten and has not voted since.
     pub(super) forgot: bool,
@@ -111,6 +113,7 @@ impl World {
             pauses: false,
             queue: Vec::new(),
             cut: Vec::new(),
+            far: Vec::new(),
             runs: 0,
             forgot: false,
         });

@@ -22,9 +22,6 @@ use crate::store::redlock::{RedlockStore, by_chance};
 /// The rounds of a refresh whose votes are open, or have different renewals.
 const TRIES: u32 = 4;
 
-/// The longest pause before the next round, for requests that cross.
-const PAUSE: Duration = Duration::from_millis(8);
-
 /// The outcome of a refresh.
 pub(super) enum Found {
     Lease(Lease),
@@ -115,7 +112,8 @@ impl RedlockStore {
         self.may_count(request.verb, Effect::Unknown)?;
         let unknown = |reason| Err(failure(request.verb, Effect::Unknown, reason));
         let mut named = request.of.number.map(FencingToken::number);
-        for _ in 0..TRIES {
+        for attempt in 1..=TRIES {
+            let asked = self.time.monotonic();
             let poll = self.refresh_once(request, named).await;
             let number = match poll.finding(named) {
                 Finding::Lease(number) => number,
@@ -134,7 +132,11 @@ impl RedlockStore {
             if agreed.is_some() {
                 return self.renewed(request, parts);
             }
-            sleep(by_chance(PAUSE)).await;
+            // Requests that cross do so again, until one of them pauses for longer than a round.
+            let round = self.time.monotonic().saturating_sub(asked);
+            if attempt < TRIES {
+                sleep(by_chance((round * 2_u32.pow(attempt)).min(self.rules.node_timeout))).await;
+            }
         }
         unknown("other requests of this token crossed it every time")
     }
