@@ -352,6 +352,51 @@ fn a_claim_is_not_refused_for_certain_while_its_votes_may_be_on_a_majority() {
     assert_eq!(in_a_world(None, refused_with_votes_left), Effect::Unknown);
 }
 
+/// A release reaches one node after another. The client's refreshes cross it, and a rival's claim
+/// takes what is free and gives it up.
+#[test]
+fn a_refresh_that_crosses_a_release_brings_the_lease_back_to_no_node() {
+    let (released, renewed) = in_a_world(None, async |world| {
+        let (one, _, lease) = told(world, 4_000).await;
+        let other = store(world, 1);
+        (1..3).for_each(|node| world.state().nodes[node].pauses = true);
+        let crossing = async {
+            sleep(Duration::from_millis(30)).await; // The first node has ended it.
+            let releases = [1, 2].map(|node| resume(world, node));
+            let refused = other.ask(&claims(4_000)[1], Ask::Once(None)).await;
+            assert!(matches!(refused, Ok(Answer::Held(_))), "{refused:?}");
+            sleep(Duration::from_millis(20)).await; // Its vote is given up.
+            for release in releases {
+                let crossed = one.renew(&lease, None).await;
+                assert!(crossed.is_ok(), "{crossed:?}");
+                deliver(world, release);
+            }
+        };
+        let (released, ()) = tokio::join!(other.end(&lease), crossing);
+        (released, one.renew(&lease, None).await)
+    });
+    assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
+    assert!(matches!(renewed, Ok(Renewed::Lost)), "{renewed:?}");
+}
+
+/// Another token has nothing to release, and cannot ask the third node, which missed the lease.
+#[test]
+fn a_release_of_nothing_does_not_keep_a_lease_from_a_node() {
+    assert!(in_a_world(None, async |world| {
+        let (one, claim, _) = missed_by_the_third(world).await;
+        let [_, stranger] = claims(4_000);
+        world.state().nodes[2].cut = vec![1];
+        let released = store(world, 1).end(&Target::of(&claim.key, &stranger.token, None)).await;
+        assert!(matches!(released, Ok(Ended::Nothing)), "{released:?}");
+        world.state().nodes[2].cut.clear();
+        sleep(Duration::from_secs(1)).await; // It is told of the release.
+        let renew = async || one.renew(&Target::of(&claim.key, &claim.token, None), None).await;
+        assert!(matches!(renew().await, Ok(Renewed::Lease(_))));
+        world.state().nodes[0].cut = vec![0];
+        matches!(renew().await, Ok(Renewed::Lease(_)))
+    }));
+}
+
 /// Of two nodes both have to agree, and each instance is far from one of them.
 #[test]
 fn two_refreshes_that_cross_on_far_nodes_do_not_hinder_each_other() {

@@ -1,9 +1,10 @@
 -- record.lua: the lock and its record; runs after guard.lua, before the scripts about one lock.
--- KEYS: 1 lock: the token as a plain string  2 record: "<highest> <number> <ttl (ms)> <renewals>
---   <by> <start (ms)> <token> <owner>", kept for a DAY after the lock. `by` is the attempt that
---   asked for the vote while that is open, with a "?" before it if the node did not vote, and "-"
---   once the vote is told. "+" before the record: claims wait for a hint. A lock without a record
---   is a direct Redis client's, and "-" its holder: it is no lease, and ends by a release.
+-- KEYS: 1 lock: the token as a plain string  2 record: "<highest>/<ended> <number> <ttl (ms)>
+--   <renewals> <by> <start (ms)> <token> <owner>", kept for a DAY after the lock. `ended` is the
+--   number that a release ended last. `by` is the attempt that asked for the vote while that is
+--   open, with a "?" before it if the node did not vote, and "-" once the vote is told. "+" before
+--   the record: claims wait for a hint. A lock without a record is a direct Redis client's, and "-"
+--   its holder: it is no lease, and ends by a release.
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
@@ -11,21 +12,22 @@ local DAY = 86400000
 local value, known = redis.pcall('GET', lock), redis.pcall('GET', record)
 if type(value) == 'table' then value = '' end -- A lock of another type: a direct Redis client's.
 if type(known) ~= 'string' then known = '' end
-local FORM = '^%+?%d+ (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) (.*)$'
+local FORM = '^%+?%d+/?(%d*) (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) (.*)$'
 local waiting, highest = string.match(known, '^(%+?)(%d+)')
 waiting, highest = waiting or '', tonumber(highest or 0)
-local number, its_ttl, renewals, by, start, holder, owner = string.match(known, FORM)
+local ended, number, its_ttl, renewals, by, start, holder, owner = string.match(known, FORM)
 local function clear() -- The fields of a free lock, or of a direct client's.
   number, its_ttl, renewals, by, start = 0, 0, 0, '-', 0
   holder, owner = '-', ''
 end
 if not value or value ~= holder then clear() end
+ended = tonumber(ended or '') or 0
 number, renewals, start = tonumber(number), tonumber(renewals), tonumber(start)
 local held = start > 0 and math.max(0, now - start) or -1
 local function write(left) -- The record, for a DAY after the time that is left of the lock.
-  local form = '%s%.0f %.0f %.0f %.0f %s %.0f %s %s'
-  local text =
-    string.format(form, waiting, highest, number, its_ttl, renewals, by, start, holder, owner)
+  local form = '%s%.0f/%.0f %.0f %.0f %.0f %s %.0f %s %s'
+  local text = string.format(
+    form, waiting, highest, ended, number, its_ttl, renewals, by, start, holder, owner)
   redis.call('SET', record, text, 'PX', math.max(left, 0) + DAY)
 end
 local function free() -- Frees the lock, and tells the claims that wait.

@@ -15,9 +15,11 @@ local is_renewed = kept ~= '' and renewals > tonumber(kept)
 if is_its and is_meant and is_renewed then return answer('renewed') end
 if has_ended == '1' then highest = math.max(highest, fence + 1) end
 if is_its and is_meant then
-  local ended = answer('ended', number, owner)
+  local said = answer('ended', number, owner)
+  -- A refresh that crosses a keeper's last word brings the lease back.
+  if kept == '' and number > 0 then ended = number end
   free()
-  return ended
+  return said
 end
 if has_ended == '1' then
   redis.call('PEXPIRE', record, DAY) -- Adds nothing; the rest runs at maxmemory.

@@ -1,5 +1,6 @@
 -- settle.lua: rule 7: makes the vote of a number told, and brings the lease to a node that still
---   says what it said, and a renewal to one that missed it.
+--   says what it said, and a renewal to one that missed it. A lease that a release ended on a node
+--   is not brought back to it.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 number  4 what the node said: "<highest> <number>
 --   <by>", or empty  5 ttl (ms)  6 owner  7 renewals  8 ms held  9 longest time that a lease lasts
@@ -13,6 +14,7 @@ local has_it = holder == token and number == fence
 local is_taken = value and holder ~= token
 local is_unchanged = said == string.format('%.0f %.0f %s', highest, number, by)
 if is_taken or not (has_it or is_unchanged) then return answer('changed') end
+if not value and ended == fence then return answer('changed') end
 if not has_it then start, held, holder, renewals = now - age, tonumber(age), token, 0 end
 owner = its_owner
 highest, number, by = math.max(highest, fence), fence, '-'
