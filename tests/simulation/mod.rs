@@ -6,6 +6,7 @@
 
 mod counterexamples;
 mod counts;
+mod crossings;
 mod direct;
 mod endings;
 mod faults;

@@ -37,6 +37,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/redlock/hold.rs", "a renewal at any moment after the end of a stream"),
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
     ("tests/simulation/counterexamples.rs", "virtual time"),
+    ("tests/simulation/crossings.rs", "virtual time"),
     ("tests/simulation/direct.rs", "virtual time"),
     ("tests/simulation/faults.rs", "virtual time"),
     ("tests/simulation/losses.rs", "virtual time"),
