@@ -33,6 +33,8 @@ class Fake:
                 try:
                     self.send_response(status)
                     self.send_header("Content-Length", str(len(text)))
+                    if status == 409:
+                        self.send_header("Retry-After", "1")
                     self.end_headers()
                     self.wfile.write(text)
                 except OSError:
@@ -57,12 +59,16 @@ class Fake:
 
     def answer(self, method, key, headers, body):
         token = headers.get("Lock-Token")
+        has, number = self.held.get(key.replace("/refresh", ""), (None, None))
+        named = int(body.get("fencing_token", number or 0))
+        if has == token and named != number and method != "GET":
+            return problem(409, "lock_lost", fencing_token=number)
         if method == "POST":
             end = time.monotonic() + body.get("wait_ms", 0) / 1000
             while True:
                 with self.lock:
                     if key not in self.held or self.held[key][0] == token:
-                        if key not in self.held:
+                        if key not in self.held or "fencing_token" in body:
                             self.number += 1
                             self.held[key] = (token, self.number)
                         return 201, self.grant(key, token, body)

@@ -477,6 +477,15 @@ class Losses(WithService):
         with self.assertRaises(LeaseLost):
             lease.release()
 
+    def test_the_lease_that_a_late_request_has_begun_is_released(self):
+        for is_told in [False, True]:
+            with self.assertRaises(LeaseLost):
+                with self.client.lock("k", ttl=0.9) as lease:
+                    self.fake.held["k"] = (lease.token, 55)
+                    if is_told:
+                        lease.lost.wait(15)
+            self.assertTrue(self.is_free())
+
     def test_a_release_that_reaches_nobody_is_logged(self):
         lease = self.client.try_lock("k", ttl=1)
         self.fake.replace["DELETE"] = lambda *_: (502, None)
@@ -721,6 +730,46 @@ class Waits(WithService):
         self.fake.replace["POST"] = lambda *_: problem(409, "wait_cancelled")
         with self.assertRaises(WaitCancelled):
             self.client.lock("k", wait=5).__enter__()
+
+    def test_a_superseded_claim_asks_again_and_gives_up_after_three_times(self):
+        for times, error in [(2, None), (3, WaitCancelled)]:
+            answers = [problem(409, "superseded")] * times
+            self.fake.replace["POST"] = lambda *_: answers.pop() if answers else None
+            count, began = self.fake.count("POST"), time.monotonic()
+            with self.assertRaises(error) if error else contextlib.nullcontext():
+                with self.client.lock("k", wait=5):
+                    pass
+            self.assertGreater(time.monotonic() - began, 2)
+            self.assertEqual(self.fake.count("POST") - count, 3)
+        self.assertEqual([one[3] for one in self.fake.seen if one[0] == "DELETE"], [{"fencing_token": "101"}, {}])
+
+    def test_a_lease_of_an_earlier_request_is_replaced_also_if_that_answer_is_lost(self):
+        def earlier(key, headers, body):
+            count = self.fake.count("POST")
+            if count == 1:
+                self.fake.held[key] = (headers["Lock-Token"], 7)
+                return problem(409, "lock_held", mine=True, fencing_token=7)
+            answer = self.fake.answer("POST", key, headers, body)
+            return (502, None) if count == 2 else answer
+
+        self.fake.replace["POST"] = earlier
+        with self.client.lock("k") as lease:
+            self.assertEqual(lease.fencing_token, 102)
+        named = [one[3].get("fencing_token") for one in self.fake.seen if one[0] == "POST"]
+        self.assertEqual(named, [None, 7, 7, 101])
+        self.assertTrue(self.is_free())
+
+    def test_a_claim_that_names_a_lease_leaves_nothing_if_it_is_refused(self):
+        def busy(key, headers, body):
+            if "fencing_token" in body:
+                return problem(409, "lock_held")
+            self.fake.held[key] = (headers["Lock-Token"], 7)
+            return problem(409, "lock_held", mine=True, fencing_token=7)
+
+        self.fake.replace["POST"] = busy
+        with self.assertRaises(LockBusy):
+            self.client.lock("k").__enter__()
+        self.assertTrue(self.is_free())
 
     def test_an_interrupt_leaves_nothing(self):
         with mock.patch("concurrent.futures.Future.result", side_effect=KeyboardInterrupt):

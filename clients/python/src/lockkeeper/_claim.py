@@ -25,6 +25,7 @@ log = logging.getLogger("lockkeeper")
 LONGEST_WAIT = 20.0  # of one request; a longer wait repeats it in the same place
 ANSWER = 10.0  # for an answer, besides the wait: then the connection counts as silent
 GRACE = 5.0  # after the wait, for the repeats of lost answers
+SUPERSEDED = 3  # answers in a row, after which another program counts as a user of the token
 HEAR_OUT = 2.0  # for the answer to an abandoned request
 RELEASE = 5.0  # for the repeats of a release
 
@@ -112,8 +113,7 @@ class Claim:
             except BaseException as error:  # Nothing renews the lease any more.
                 self._lose("its renewal failed: %r" % error)
                 self._sleep_until(self._end)
-            if not self._is_gone:
-                self._release(RELEASE)
+            self._release(RELEASE)
         except BaseException:
             log.exception("lock %r: not released; the lease ends by its TTL", self.key)
         finally:
@@ -131,34 +131,39 @@ class Claim:
 
     def _acquire(self) -> None:
         """Acquires, or raises and leaves nothing behind."""
-        call, is_unsure, attempt, over = None, False, 0, now() + self._wait
+        call, is_unsure, attempt, superseded, over = None, False, 0, 0, now() + self._wait
+        named: Dict[str, Any] = {}
         try:
             while not self._is_over():
                 ask = max(0.0, min(over - now(), LONGEST_WAIT))
-                body = dict(self._options, ttl_ms=self._ttl_ms, wait_ms=int(ask * 1000))
+                body = dict(self._options, ttl_ms=self._ttl_ms, wait_ms=int(ask * 1000), **named)
                 call = self._call("POST", "", ask + ANSWER, body)
                 answer = call.wait(is_over=self._is_over)
                 if answer is None or answer.was_sent:
-                    # A no of the service is definite. Anything else is repeated with the same token, which
-                    # receives the lease that was granted, or its old place in line.
-                    is_unsure = answer is None or not answer.is_no()
+                    # A no of the service is definite, unless an earlier request named a lease. Anything else is
+                    # repeated with the same token: it receives the lease that was granted, or its old place in line.
+                    is_unsure = answer is None or not answer.is_no() or bool(named)
                 if answer is None or self._is_over():
                     break
+                superseded = superseded + 1 if answer.code == "superseded" else 0
                 if self._take(answer, call.sent):
                     if answer.body.get("key") != self.key:
                         raise RequestRefused("a proxy changes the key %r" % self.key, 0, answer.body)
                     if now() < self._end - self._margin:
                         return
                     answer = Answer(failure="the answers take as long as the TTL")
-                elif answer.code == "wait_cancelled":
-                    raise WaitCancelled("the claim on %r was released elsewhere; nothing is held" % self.key)
-                elif answer.code == "lock_held" and (now() >= over or "mine" in answer.body):
+                elif answer.code == "wait_cancelled" or superseded == SUPERSEDED:
+                    raise WaitCancelled("the claim on %r has ended elsewhere: %s; nothing is held" % (self.key, answer))
+                elif answer.code == "lock_lost" or answer.other:
+                    # An earlier request of this claim has begun a lease that a repeat does not get: replace it.
+                    named = {"fencing_token": answer.other} if answer.other else {}
+                elif answer.code == "lock_held" and now() >= over:
                     raise LockBusy(self.key, answer.body)
                 elif answer.code == "lock_held" and now() - call.sent > 0.2:
                     attempt = 0
                     continue  # The wait was cut to the cap of the service.
                 answer.refuse()
-                next_try, attempt = now() + pause(attempt), attempt + 1
+                next_try, attempt = now() + max(pause(attempt), answer.retry_after), attempt + 1
                 if next_try > over + (0 if answer.status == 429 and answer.code else GRACE):
                     if answer.code == "too_many_waiters":  # The key is held, and its line is full.
                         raise LockBusy(self.key, answer.body)
@@ -194,7 +199,7 @@ class Claim:
             self._margin = min(self._margin, ttl / 2000)
         # Counted from the sending: the answer may have been under way for long.
         begin = sent + waited / 1000
-        # Of two refreshes the later one at the service counts, so the later end is the right one.
+        # No request shortens a lease, so the later end is the right one.
         self._end = max(self._end, begin + ttl / 1000)
         self._next = begin + min(ttl, self._ttl_ms) / 3000
         self.fencing_token, self.slot = body["fencing_token"], body.get("slot")
@@ -256,6 +261,8 @@ class Claim:
         over, attempt, may_be_done = min(now() + limit, self._end), 0, False
         while True:
             answer = self._call("DELETE", path, HEAR_OUT).wait() or Answer()
+            if answer.other:  # A late request of this claim has begun another lease, and nobody knows of it.
+                self._call("DELETE", "?fencing_token=%d" % answer.other, HEAR_OUT).wait()
             self.was_released = answer.status == 204 or answer.code == "lock_lost" and may_be_done
             if self.was_released:
                 return

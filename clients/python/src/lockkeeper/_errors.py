@@ -28,7 +28,8 @@ class LeaseLost(LockkeeperError):
 
 
 class WaitCancelled(LockkeeperError):
-    """The claim was released while it waited, elsewhere or by the end of the process. Nothing is held."""
+    """The claim ended while it waited: it was released elsewhere, its token was used elsewhere, or the process
+    ends. Nothing is held."""
 
 
 class ServiceUnavailable(LockkeeperError):

@@ -67,6 +67,10 @@ class Answer:
         # A problem without a type of the service is from a gateway.
         is_problem = str(self.body.get("type", "")).startswith("urn:lockkeeper:")
         self.code = str(self.body.get("code", "")) if is_problem else ""
+        # The number of the lease that the token has, if it is not the one that the request is about.
+        is_named = self.code == "lock_lost" or self.code and self.body.get("mine")
+        self.other: Optional[int] = self.body.get("fencing_token") if is_named else None
+        self.retry_after = 0.0  # seconds; of `superseded` alone
 
     def __str__(self) -> str:
         if self.code:
@@ -75,8 +79,9 @@ class Answer:
 
     def is_no(self) -> bool:
         """Whether nothing was granted for sure, and nothing under way will be."""
-        return bool(self.code) and (self.status < 500 or self.code == "draining"
-                                    or self.body.get("outcome") == "not_acquired")
+        if self.code in ("", "superseded") or self.other:  # Another request has the place, or a lease.
+            return False
+        return self.status < 500 or self.code == "draining" or self.body.get("outcome") == "not_acquired"
 
     def may_pass(self) -> bool:
         """Whether another request may be answered otherwise."""
@@ -170,9 +175,12 @@ class Call:
         finally:
             connection.close()
         try:
-            return Answer(response.status, json.loads(text) if text else None)
+            answer = Answer(response.status, json.loads(text) if text else None)
+            if answer.code == "superseded":
+                answer.retry_after = float(response.headers.get("Retry-After", 0))
         except ValueError:
             return Answer(response.status)
+        return answer
 
 
 class Service:
