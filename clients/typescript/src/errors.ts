@@ -33,7 +33,7 @@ export class RequestRefused extends LockkeeperError {
     declare readonly field?: string;
 }
 
-/** The claim was released elsewhere, by its token, while it waited. Nothing is held. */
+/** The claim was released elsewhere, or its token used elsewhere, while it waited. Nothing is held. */
 export class WaitCancelled extends LockkeeperError {}
 
 const KINDS = { LockBusy, LeaseLost, ServiceUnavailable, RequestRefused, WaitCancelled };

@@ -10,8 +10,11 @@ export type Service = { url: string; prefix: string; connection: https.RequestOp
 /** The key is for messages; the answer has to be there `within` so many milliseconds. */
 export type Request = { method: string; path: string; key: string; token?: string; body?: object; within: number };
 
-/** Status 0 is none, and `why`; the code is that of a problem of lockkeeper; `isSent` if the service may have read it. */
-export type Answer = { status: number; why: string; body: any; code: string; isSent: boolean };
+/**
+ * Status 0 is none, and `why`; the code is that of a problem of lockkeeper, `retryAfter` the pause in milliseconds that
+ * it asks for; `isSent` if the service may have read the request.
+ */
+export type Answer = { status: number; why: string; body: any; code: string; retryAfter: number; isSent: boolean };
 
 /** The answer never rejects; `cut` closes the connection, by which the service takes a claim out of the line. */
 export type Call = { answer: Promise<Answer>; cut: () => void };
@@ -32,7 +35,7 @@ export function send({ connection, prefix, headers }: Service, { method, path, t
         cut = (why = 'given up', answer) => {
             clearTimeout(late);
             clearTimeout(deaf);
-            resolve({ status: 0, why, body: {}, code: '', isSent, ...answer });
+            resolve({ status: 0, why, body: {}, code: '', retryAfter: 0, isSent, ...answer });
             request.destroy();
         };
     });
@@ -57,23 +60,31 @@ export function send({ connection, prefix, headers }: Service, { method, path, t
     return { answer, cut: () => cut() };
 }
 
-function read({ statusCode: status }: http.IncomingMessage, text: string): Partial<Answer> {
+function read({ statusCode: status, headers }: http.IncomingMessage, text: string): Partial<Answer> {
     let body: any;
     try {
         body = JSON.parse(text);
     } catch {} // Not from lockkeeper. Gateways have codes too, but not its type.
     if (typeof body !== 'object' || !body) body = {};
     const code = status! >= 300 && body.type === `urn:lockkeeper:${body.code}` ? body.code : '';
-    return { status, body, code };
+    return { status, body, code, retryAfter: code === 'superseded' ? Number(headers['retry-after'] ?? 0) * 1e3 : 0 };
 }
 
-/** Whether the token holds nothing, and no request under way will change that. */
-export const holdsNothing = ({ code, body }: Answer) => code in KINDS || (code !== '' && body.outcome === 'not_acquired');
+/** The number of the lease that the token has, if it is not the one that the request is about. */
+export const otherLease = ({ code, body }: Answer): number | undefined =>
+    code === 'lock_lost' || (code && body.mine) ? body.fencing_token : undefined;
 
-/** Whether this request has done nothing. */
+/** Whether another request of the token has its place in line, or a lease. */
+const isOvertaken = (answer: Answer) => answer.code === 'superseded' || otherLease(answer) !== undefined;
+
+/** Whether the token holds nothing, and no request under way will change that. */
+export const holdsNothing = (answer: Answer) =>
+    !isOvertaken(answer) && (answer.code in KINDS || (answer.code !== '' && answer.body.outcome === 'not_acquired'));
+
+/** Whether this request has done nothing, and none before it either, as far as its answer tells. */
 export const didNothing = (answer: Answer) =>
-    holdsNothing(answer) || (answer.status === 0 && !answer.isSent)
-    || (answer.code !== '' && (answer.status < 500 || ['draining', 'not_ready'].includes(answer.code)));
+    holdsNothing(answer) || (answer.status === 0 && !answer.isSent) || (answer.code !== '' && !isOvertaken(answer)
+        && (answer.status < 500 || ['draining', 'not_ready'].includes(answer.code)));
 
 const KINDS: Record<string, Failure['kind']> = {
     lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled',
@@ -86,7 +97,9 @@ export function failureOf({ url }: Service, { method, path, key }: Request, answ
     const isTrusted = !/^(?!connect |getaddrinfo ).*certificate/i.test(answer.why); // Not by TLS, on either side.
     // A gateway may answer any of these, and be right the next time.
     const mayPass = (status < 300 && isTrusted) || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
-    const kind = KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
+    // Of an acquire, lock_lost is about the lease that it named: the next one names another, or none.
+    const isRepeated = method === 'POST' && (isOvertaken(answer) || code === 'lock_lost');
+    const kind = (isRepeated ? undefined : KINDS[code]) ?? (isRepeated || mayPass ? 'ServiceUnavailable' : 'RequestRefused');
     const why = code ? body.detail
         : status ? `the answer of ${url} is ${status} and not from lockkeeper`
         : `no answer from ${url} to ${method} ${path}: ${answer.why}; ${isTrusted ? 'is this the URL of the service'

@@ -3,7 +3,7 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import { backoff, now, sleep, suspended } from './clock.js';
 import type { Failure } from './errors.js';
-import { type Answer, type Call, type Service, didNothing, failureOf, holdsNothing, keyPath, send } from './http.js';
+import { type Answer, type Call, type Service, didNothing, failureOf, holdsNothing, keyPath, otherLease, send } from './http.js';
 
 /** The `ttl` in milliseconds, `until` is the end of the wait. A new token for each claim, so a repeat is the same claim. */
 export type Claim = { service: Service; key: string; token: string; ttl: number; until: number; options: object };
@@ -29,6 +29,7 @@ const SLICE = 25_000; // The longest wait of one request: the service's limit. A
 const GRACE = 5000; // The time beyond the wait in which a lost answer is repeated.
 const ANSWER_TIME = 5000; // The time limit of the answer to a renewal.
 const LONG_ANSWER_TIME = 10_000; // That of an answer to a claim, besides its wait.
+const SUPERSEDED = 3; // Answers in a row, after which another program counts as a user of the token.
 const PAUSE = 250; // The least time between two requests of one wait.
 const LEAVE_TIME = 2000; // How long a request that is given up is heard out, and the limit of a DELETE.
 const RELEASE_TIME = 5000; // How long a release is repeated; each may take most of it: a late answer tells more.
@@ -79,6 +80,7 @@ class Keeping {
         if (why === undefined) return tell({ id, ...(await this.#release(grant)) });
         this.#note(0);
         tell({ id, is: 'lost', why });
+        await this.#release(grant); // By the service's clock it may be there still.
     }
 
     #note = (end: number) => Atomics.store(this.#end, 0, BigInt(Math.floor(end)));
@@ -92,12 +94,13 @@ class Keeping {
     async #acquire(): Promise<Grant | Failure | undefined> {
         const { service, key, ttl, until, options } = this.#claim;
         let isUnsure = false; // A lease may exist, of an answer that was lost or late.
-        for (let failures = 0; ; ) {
+        let named: number | undefined; // A lease that an earlier request of this claim has begun: it is replaced.
+        for (let failures = 0, superseded = 0; ; ) {
             const sent = now();
             const wait = Math.floor(Math.min(SLICE, Math.max(0, until - sent)));
             // Two thirds of the rest: only the answer may have been lost, so there is time for a repeat.
             const within = Math.max(500, Math.min(LONG_ANSWER_TIME, ((until + GRACE - sent - wait) * 2) / 3));
-            const body = { ttl_ms: ttl, wait_ms: wait, ...options };
+            const body = { ttl_ms: ttl, wait_ms: wait, ...options, fencing_token: named };
             const request = this.#request('POST', wait + within, '', body);
             const call = send(service, request);
             const answer = await this.#unlessDropped(call.answer);
@@ -105,10 +108,13 @@ class Keeping {
             const grant = this.#grant(answer, sent);
             // A late one is asked for again, which renews it.
             if (grant && grant.end - now() >= grant.ttl / 2) return grant;
-            isUnsure = !holdsNothing(answer) && (isUnsure || !didNothing(answer));
+            isUnsure = !holdsNothing(answer) && (isUnsure || !didNothing(answer)) || named !== undefined;
+            if (otherLease(answer) || answer.code === 'lock_lost') named = otherLease(answer);
+            superseded = answer.code === 'superseded' ? superseded + 1 : 0;
             const failure = failureOf(service, request, answer);
+            if (superseded === SUPERSEDED) failure.kind = 'WaitCancelled';
             if (grant) failure.message = `'${key}': the answers take longer than half of the TTL; use a longer one`;
-            const isBusy = answer.code === 'lock_held';
+            const isBusy = failure.kind === 'LockBusy' && answer.code === 'lock_held';
             const isTold = isBusy || (answer.code !== '' && answer.status === 429); // Nothing was lost.
             const isOver = isTold ? now() >= until - 1 : now() >= until + GRACE;
             if (isOver || !['LockBusy', 'ServiceUnavailable'].includes(failure.kind)) {
@@ -116,7 +122,7 @@ class Keeping {
                 return failure;
             }
             failures = isBusy ? 0 : failures + 1;
-            await this.#unlessDropped(sleep(isBusy ? sent + PAUSE - now() : backoff(failures)));
+            await this.#unlessDropped(sleep(isBusy ? sent + PAUSE - now() : Math.max(answer.retryAfter, backoff(failures))));
             if (this.#isDropped) return await this.#leave();
         }
     }
@@ -205,6 +211,9 @@ class Keeping {
             const answer = await send(service, request).answer;
             if (answer.status === 204) return { is: 'released', why: '' };
             const { message: why, kind } = failureOf(service, request, answer);
+            // A late request of this claim has begun another lease, and nobody knows of it.
+            const other = otherLease(answer);
+            if (other) await send(service, this.#request('DELETE', LEAVE_TIME, `?fencing_token=${other}`)).answer;
             // An earlier attempt, whose answer was lost, may have released it.
             if (kind === 'LeaseLost') return { is: isUnsure ? 'released' : 'gone', why };
             isUnsure ||= !didNothing(answer);

@@ -10,7 +10,7 @@ import { after, beforeEach, test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
-import { LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable } from '../dist/index.js';
+import { LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable, WaitCancelled } from '../dist/index.js';
 import { fake } from './fake.mjs';
 
 for (const name of Object.keys(process.env)) if (name.startsWith('LOCKKEEPER')) delete process.env[name];
@@ -160,6 +160,55 @@ test('a signal gives up a claim with its own reason, at any moment', async () =>
         await assert.rejects(client.withLock('a', { signal: control.signal }, work), (error) =>
             error === reason || (error.name === 'AbortError' && error.cause === reason));
         assert.equal(service.held.size, 0, `round ${round}`);
+    }
+});
+
+test('a superseded claim asks again, and gives up after three times', async () => {
+    for (const times of [2, 3]) {
+        service.seen.length = 0;
+        let left = times;
+        service.instead = ({ method }) => (method === 'POST' && left-- > 0 ? service.problem(409, 'superseded') : undefined);
+        const began = performance.now();
+        const claim = client.withLock('a', { wait: 5 }, () => 'done');
+        await (times === 2 ? claim : assert.rejects(claim, WaitCancelled));
+        assert.ok(performance.now() - began > 1990);
+        assert.equal(service.count('POST'), 3);
+        assert.ok(service.count('DELETE') > 0);
+    }
+});
+
+test('a lease of an earlier request is replaced, also if that answer is lost', async () => {
+    service.last = 100;
+    service.instead = ({ method, key, token }) => {
+        if (method !== 'POST' || service.count('POST') > 2) return undefined;
+        if (service.count('POST') === 2) return service.held.set(key, { token, number: 101, end: Infinity }), [0];
+        service.held.set(key, { token, number: 7, end: Infinity });
+        return service.problem(409, 'lock_held', { mine: true, fencing_token: 7 });
+    };
+    await client.withLock('a', ({ fencingToken }) => assert.equal(fencingToken, 101));
+    const named = service.seen.filter((one) => one.method === 'POST').map((one) => one.body.fencing_token);
+    assert.deepEqual(named, [undefined, 7, 7, 101]);
+    assert.equal(service.held.size, 0);
+});
+
+test('a claim that names a lease leaves nothing if it is refused', async () => {
+    service.instead = ({ method, key, token, body }) => {
+        if (method !== 'POST') return undefined;
+        if (body.fencing_token) return service.problem(409, 'lock_held');
+        service.held.set(key, { token, number: 7, end: Infinity });
+        return service.problem(409, 'lock_held', { mine: true, fencing_token: 7 });
+    };
+    await assert.rejects(client.withLock('a', () => assert.fail()), LockBusy);
+    assert.equal(service.held.size, 0);
+});
+
+test('the lease that a late request has begun is released', async () => {
+    for (const isTold of [false, true]) {
+        await assert.rejects(client.withLock('a', { ttl: 0.9 }, async ({ token, signal }) => {
+            service.held.set('a', { token, number: 55, end: Infinity });
+            if (isTold) await until(() => signal.aborted);
+        }), isLost(undefined));
+        await until(() => service.held.size === 0);
     }
 });
 

@@ -7,13 +7,17 @@ const problem = (status, code, more = {}) =>
 
 export async function fake({ listen = [0, '127.0.0.1'], make = createServer } = {}) {
     const service = { held: new Map(), seen: [], last: 0, instead: () => undefined, problem };
-    const answer = ({ method, key, token, body }) => {
+    const answer = ({ method, key, token, body, query }) => {
         const lease = service.held.get(key);
         const mine = !!lease && lease.token === token && lease.end > Date.now();
         const grant = (status) => [status, {
             key, token, fencing_token: service.held.get(key).number, ttl_ms: body.ttl_ms, waited_ms: 0,
         }];
         if (method === 'GET') return [200, { key, held: !!lease, waiters: 0, ttl_ms: 5, fencing_token: lease?.number }];
+        const named = Number(body.fencing_token ?? query.get('fencing_token') ?? NaN);
+        if (method !== 'GET' && mine && named && named !== lease.number) {
+            return problem(409, 'lock_lost', { fencing_token: lease.number });
+        }
         if (method === 'DELETE') {
             if (!mine) return problem(409, 'lock_lost');
             service.held.delete(key);
@@ -23,7 +27,8 @@ export async function fake({ listen = [0, '127.0.0.1'], make = createServer } = 
         if (method === 'POST' && lease && !mine && lease.end > Date.now()) {
             return problem(409, 'lock_held', { owner: 'other', retry_after_ms: 1500, waited_ms: 0 });
         }
-        service.held.set(key, { token, number: mine ? lease.number : ++service.last, end: Date.now() + body.ttl_ms });
+        const isRepeat = mine && !(method === 'POST' && named);
+        service.held.set(key, { token, number: isRepeat ? lease.number : ++service.last, end: Date.now() + body.ttl_ms });
         return grant(mine ? 200 : 201);
     };
     const server = make(async (request, response) => {
@@ -38,7 +43,7 @@ export async function fake({ listen = [0, '127.0.0.1'], make = createServer } = 
         service.seen.push(one);
         const [status, body] = (await service.instead(one)) ?? answer(one);
         if (status === 0) return request.socket.destroy();
-        response.writeHead(status, { 'content-type': 'application/json' });
+        response.writeHead(status, { 'content-type': 'application/json', ...(status === 409 && { 'retry-after': '1' }) });
         response.end(body && JSON.stringify(body));
     });
     await new Promise((resolve) => server.listen(...listen, resolve));

@@ -19,7 +19,7 @@ export class ServiceUnavailable extends LockkeeperError {
 /** A wrong request (`field` is its wrong option), or an API key that may not do this: a repeat would be refused as well. */
 export class RequestRefused extends LockkeeperError {
 }
-/** The claim was released elsewhere, by its token, while it waited. Nothing is held. */
+/** The claim was released elsewhere, or its token used elsewhere, while it waited. Nothing is held. */
 export class WaitCancelled extends LockkeeperError {
 }
 const KINDS = { LockBusy, LeaseLost, ServiceUnavailable, RequestRefused, WaitCancelled };

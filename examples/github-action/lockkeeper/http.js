@@ -15,7 +15,7 @@ export function send({ connection, prefix, headers }, { method, path, token, bod
         cut = (why = 'given up', answer) => {
             clearTimeout(late);
             clearTimeout(deaf);
-            resolve({ status: 0, why, body: {}, code: '', isSent, ...answer });
+            resolve({ status: 0, why, body: {}, code: '', retryAfter: 0, isSent, ...answer });
             request.destroy();
         };
     });
@@ -39,7 +39,7 @@ export function send({ connection, prefix, headers }, { method, path, token, bod
     request.end(body && JSON.stringify(body));
     return { answer, cut: () => cut() };
 }
-function read({ statusCode: status }, text) {
+function read({ statusCode: status, headers }, text) {
     let body;
     try {
         body = JSON.parse(text);
@@ -48,13 +48,17 @@ function read({ statusCode: status }, text) {
     if (typeof body !== 'object' || !body)
         body = {};
     const code = status >= 300 && body.type === `urn:lockkeeper:${body.code}` ? body.code : '';
-    return { status, body, code };
+    return { status, body, code, retryAfter: code === 'superseded' ? Number(headers['retry-after'] ?? 0) * 1e3 : 0 };
 }
+/** The number of the lease that the token has, if it is not the one that the request is about. */
+export const otherLease = ({ code, body }) => code === 'lock_lost' || (code && body.mine) ? body.fencing_token : undefined;
+/** Whether another request of the token has its place in line, or a lease. */
+const isOvertaken = (answer) => answer.code === 'superseded' || otherLease(answer) !== undefined;
 /** Whether the token holds nothing, and no request under way will change that. */
-export const holdsNothing = ({ code, body }) => code in KINDS || (code !== '' && body.outcome === 'not_acquired');
-/** Whether this request has done nothing. */
-export const didNothing = (answer) => holdsNothing(answer) || (answer.status === 0 && !answer.isSent)
-    || (answer.code !== '' && (answer.status < 500 || ['draining', 'not_ready'].includes(answer.code)));
+export const holdsNothing = (answer) => !isOvertaken(answer) && (answer.code in KINDS || (answer.code !== '' && answer.body.outcome === 'not_acquired'));
+/** Whether this request has done nothing, and none before it either, as far as its answer tells. */
+export const didNothing = (answer) => holdsNothing(answer) || (answer.status === 0 && !answer.isSent) || (answer.code !== '' && !isOvertaken(answer)
+    && (answer.status < 500 || ['draining', 'not_ready'].includes(answer.code)));
 const KINDS = {
     lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled',
     too_many_waiters: 'LockBusy', // The key is held, and its line is full.
@@ -65,7 +69,9 @@ export function failureOf({ url }, { method, path, key }, answer) {
     const isTrusted = !/^(?!connect |getaddrinfo ).*certificate/i.test(answer.why); // Not by TLS, on either side.
     // A gateway may answer any of these, and be right the next time.
     const mayPass = (status < 300 && isTrusted) || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
-    const kind = KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
+    // Of an acquire, lock_lost is about the lease that it named: the next one names another, or none.
+    const isRepeated = method === 'POST' && (isOvertaken(answer) || code === 'lock_lost');
+    const kind = (isRepeated ? undefined : KINDS[code]) ?? (isRepeated || mayPass ? 'ServiceUnavailable' : 'RequestRefused');
     const why = code ? body.detail
         : status ? `the answer of ${url} is ${status} and not from lockkeeper`
             : `no answer from ${url} to ${method} ${path}: ${answer.why}; ${isTrusted ? 'is this the URL of the service'
