@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -32,7 +33,7 @@ var (
 	ErrLeaseLost          = errors.New("the lease was lost: stop, as another client may be at work")
 	ErrServiceUnavailable = errors.New("the service is unavailable: retry later")
 	ErrRequestRefused     = errors.New("the request is refused: correct it")
-	ErrWaitCancelled      = errors.New("the claim was released elsewhere while it waited: stop waiting")
+	ErrWaitCancelled      = errors.New("the claim was released or used elsewhere while it waited: stop waiting")
 )
 
 // An Error is what the methods of this package return. It never contains a token or an API key.
@@ -48,6 +49,9 @@ type Error struct {
 
 	// OutcomeUnknown: the request may have taken effect. Of a claim, what may be left ends by its TTL.
 	OutcomeUnknown bool
+
+	other int64         // the number of the lease that the token has, if it is not the one that the request is about
+	pause time.Duration // before the next request, if this one was superseded
 }
 
 // isNo says whether after this answer the token has no lease, for certain. A refusal says nothing of earlier requests.
@@ -270,7 +274,7 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 	case err == nil && into != nil && answer.StatusCode/100 == 2 && json.Unmarshal(text, into) == nil && isGood():
 		return nil
 	case err == nil:
-		return problem(r.key, answer.StatusCode, text)
+		return problem(r.key, answer.StatusCode, answer.Header.Get("Retry-After"), text)
 	case ctx.Err() != nil:
 		return &Error{Kind: ctx.Err(), Key: r.key, Detail: "no answer before that", OutcomeUnknown: true}
 	case limited.Err() != nil:
@@ -293,10 +297,12 @@ var kinds = map[string]error{"lock_held": ErrLockBusy, "lock_lost": ErrLeaseLost
 	"too_many_waiters": ErrLockBusy} // The key is held, and its line is full.
 
 // problem is the error in an answer. A gateway's answer has no type of the service, and proves nothing.
-func problem(key string, status int, text []byte) error {
+func problem(key string, status int, after string, text []byte) error {
 	var p struct {
 		Type, Code, Detail, Owner, Outcome string
 		RetryAfter                         time.Duration `json:"retry_after_ms"`
+		Mine                               bool
+		FencingToken                       int64 `json:"fencing_token"`
 	}
 	isOurs := json.Unmarshal(text, &p) == nil && p.Code != "" && p.Type == "urn:lockkeeper:"+p.Code
 	e := &Error{Kind: ErrRequestRefused, Key: key, Status: status, OutcomeUnknown: true}
@@ -308,8 +314,17 @@ func problem(key string, status int, text []byte) error {
 		return e
 	}
 	e.Detail, e.Code, e.Owner, e.RetryAfter = p.Detail, p.Code, p.Owner, p.RetryAfter*time.Millisecond
+	if seconds, err := strconv.Atoi(after); err == nil && p.Code == "superseded" {
+		e.pause = time.Duration(seconds) * time.Second
+	}
 	if kind := kinds[p.Code]; kind != nil {
 		e.Kind = kind
+	}
+	if p.Mine || p.Code == "lock_lost" {
+		e.other = p.FencingToken
+	}
+	if p.Mine || p.Code == "superseded" { // Another request of the token has a lease, or its place in line.
+		e.Kind = ErrServiceUnavailable
 	}
 	isCertain := status == 429 || p.Outcome == "not_acquired" || p.Code == "draining" || p.Code == "not_ready"
 	e.OutcomeUnknown = e.Kind == ErrServiceUnavailable && !isCertain

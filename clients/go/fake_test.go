@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -72,22 +73,28 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	key, _ := url.PathUnescape(escaped)
 	token := r.Header.Get("Lock-Token")
 	var options struct {
-		TTL int64 `json:"ttl_ms"`
+		TTL    int64 `json:"ttl_ms"`
+		Number int64 `json:"fencing_token"`
 	}
 	json.NewDecoder(r.Body).Decode(&options)
+	if number, err := strconv.ParseInt(r.URL.Query().Get("fencing_token"), 10, 64); err == nil {
+		options.Number = number
+	}
 	lease := f.leases[key]
 	if lease != nil && time.Now().After(lease.ends) {
 		delete(f.leases, key)
 		lease = nil
 	}
 	isMine := lease != nil && lease.token == token
-	switch {
+	switch isNamed := options.Number != 0; {
 	case r.Method == http.MethodGet:
 		fmt.Fprintf(w, `{"key":%q,"held":%t,"waiters":0}`, key, lease != nil)
+	case isMine && isNamed && options.Number != lease.number:
+		refuse(w, 409, "lock_lost", fmt.Sprintf(`,"fencing_token":%d`, lease.number))
 	case r.Method == http.MethodPost && lease != nil && !isMine:
 		refuse(w, 409, "lock_held", `,"owner":"web-1","retry_after_ms":29900`)
 	case r.Method == http.MethodPost || r.Method == http.MethodPut && isMine:
-		if lease == nil {
+		if lease == nil || r.Method == http.MethodPost && isNamed {
 			f.number++
 			lease = &fakeLease{token: token, number: f.number}
 			f.leases[key] = lease
@@ -107,6 +114,7 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 
 func refuse(w http.ResponseWriter, status int, code, more string) {
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(status)
 	fmt.Fprintf(w, `{"code":%q,"detail":"by the test","type":"urn:lockkeeper:%s"%s}`, code, code, more)
 }
@@ -116,6 +124,13 @@ func (f *fake) isHeld(key string) bool {
 	defer f.mutex.Unlock()
 	lease := f.leases[key]
 	return lease != nil && time.Now().Before(lease.ends)
+}
+
+// give gives a lease to a token.
+func (f *fake) give(key, token string, number int64) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	f.leases[key] = &fakeLease{token, number, time.Now().Add(time.Minute)}
 }
 
 // requests returns those that begin with this.

@@ -12,6 +12,8 @@ import (
 )
 
 const (
+	superseded = 3 // answers in a row, after which another program counts as a user of the token
+
 	slice     = 25 * time.Second       // the longest wait of one request: the service's default limit
 	lookAgain = 250 * time.Millisecond // the least time between two requests that are answered with a no
 	lastWords = 2 * time.Second        // for what may be left of a claim
@@ -70,7 +72,7 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 	until := now() + shorter(longer(0, c.options.Wait), Forever-now()-grace)
 	var asked chan grant // of the open request, if there is one
 	isDoubtful := false  // A request whose outcome is unknown may have been granted.
-	for failures := 0; ctx.Err() == nil; failures++ {
+	for failures, overtaken := 0, 0; ctx.Err() == nil; failures++ {
 		sent := now()
 		wait := shorter(longer(0, until-sent), slice)
 		options["wait_ms"] = wait.Milliseconds()
@@ -90,8 +92,21 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 				Detail: "the answers take longer than half of the TTL"}
 		}
 		e := got.err.(*Error)
-		isOver, pause := now() >= until, backoff(failures)
-		isDoubtful = !e.isNo() && (isDoubtful || e.OutcomeUnknown)   // A no is definite, whatever happened before.
+		isOver, pause := now() >= until, longer(e.pause, backoff(failures))
+		// A no is definite, whatever happened before, unless an earlier request named a lease.
+		isDoubtful = !e.isNo() && (isDoubtful || e.OutcomeUnknown) || options["fencing_token"] != nil
+		if overtaken++; e.Code != "superseded" {
+			overtaken = 0
+		} else if overtaken == superseded {
+			e.Kind = ErrWaitCancelled
+		}
+		if e.Kind == ErrLeaseLost { // the one that was named
+			delete(options, "fencing_token")
+			e.Kind = ErrServiceUnavailable
+		}
+		if e.other != 0 { // An earlier request of this claim has begun a lease that a repeat does not get: replace it.
+			options["fencing_token"] = e.other
+		}
 		isFull := e.Status == http.StatusTooManyRequests && e.isNo() // the line, or the quota
 		switch {
 		case e.Kind == ErrLockBusy && !isFull && !isOver: // The service cut the wait.
@@ -117,10 +132,10 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 // granted sends a request that is answered by a grant of this claim.
 func (c *claim) granted(ctx context.Context, within time.Duration, method, under string, options map[string]any) (g grant) {
 	options["ttl_ms"] = c.options.TTL.Milliseconds()
-	sent, number := now(), options["fencing_token"]
+	sent, number := now(), options["fencing_token"] // of the lease to refresh, or to replace
 	ask := request{method: method, path: c.path + under, key: c.key, token: c.token, options: options}
 	g.err = c.client.send(ctx, within, ask, &g, func() bool {
-		return g.Key == c.key && g.Token == c.token && g.FencingToken > 0 && (number == nil || number == g.FencingToken)
+		return g.Key == c.key && g.Token == c.token && g.FencingToken > 0 && (number == g.FencingToken || method == http.MethodPost)
 	})
 	g.TTL *= time.Millisecond
 	// Counted from the sending: the service's own end is later, by the time on the way.
@@ -157,7 +172,13 @@ func (c *claim) end(number int64, within time.Duration) error {
 	if number != 0 {
 		ask.query = fmt.Sprintf("fencing_token=%d", number)
 	}
-	return c.client.send(context.Background(), within, ask, nil, nil)
+	err := c.client.send(context.Background(), within, ask, nil, nil)
+	if e, hasFailed := err.(*Error); hasFailed && e.other != 0 {
+		// A late request of this claim has begun another lease, and nobody knows of it.
+		ask.query = fmt.Sprintf("fencing_token=%d", e.other)
+		c.client.send(context.Background(), lastWords, ask, nil, nil)
+	}
+	return err
 }
 
 // release releases the lease with this fencing token, with repeats.

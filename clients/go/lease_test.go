@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -273,6 +274,99 @@ func TestLostAnswersOfAReleaseAreNoLoss(t *testing.T) {
 		})
 		if err := client.WithLock(background, "a", Options{}, nothing); err != nil {
 			t.Error(times, err)
+		}
+	}
+}
+
+func TestASupersededClaimAsksAgainAndGivesUpAfterThreeTimes(t *testing.T) {
+	for _, times := range []int32{2, 3} {
+		left := times
+		service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+			isSuperseded := r.Method == http.MethodPost && atomic.AddInt32(&left, -1) >= 0
+			if isSuperseded {
+				refuse(w, 409, "superseded", "")
+			}
+			return isSuperseded
+		})
+		began := time.Now()
+		err := client.WithLock(background, "a", Options{Wait: 5 * time.Second}, nothing)
+		if times == 2 && err != nil || times == 3 && !errors.Is(err, ErrWaitCancelled) {
+			t.Error(err)
+		}
+		if len(service.requests("POST")) != 3 || len(service.requests("DELETE")) == 0 || time.Since(began) < 2*time.Second {
+			t.Error(service.requests(""), time.Since(began))
+		}
+	}
+}
+
+func TestALeaseOfAnEarlierRequestIsReplacedAlsoIfThatAnswerIsLost(t *testing.T) {
+	var service *fake
+	var bodies []string
+	service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost {
+			return false
+		}
+		text, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(text))
+		switch bodies = append(bodies, string(text)); len(bodies) {
+		case 1:
+			service.give("a", r.Header.Get("Lock-Token"), 7)
+			refuse(w, 409, "lock_held", `,"mine":true,"fencing_token":7`)
+		case 2:
+			service.serve(httptest.NewRecorder(), r)
+			cut(w)
+		default:
+			return false
+		}
+		return true
+	})
+	err := client.WithLock(background, "a", Options{}, func(_ context.Context, lease *Lease) error {
+		if lease.FencingToken() != 2 {
+			t.Error(lease.FencingToken())
+		}
+		return nil
+	})
+	if err != nil || service.isHeld("a") || len(bodies) != 4 {
+		t.Fatal(err, bodies)
+	}
+	for i, named := range []string{"", `"fencing_token":7,`, `"fencing_token":7,`, `"fencing_token":1,`} {
+		if !strings.Contains(bodies[i], named) || strings.Contains(bodies[i], "fencing_token") != (named != "") {
+			t.Error(i, bodies[i])
+		}
+	}
+}
+
+func TestAClaimThatNamesALeaseLeavesNothingIfItIsRefused(t *testing.T) {
+	var service *fake
+	service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost {
+			return false
+		}
+		if text, _ := io.ReadAll(r.Body); bytes.Contains(text, []byte("fencing_token")) {
+			refuse(w, 409, "lock_held", "")
+			return true
+		}
+		service.give("a", r.Header.Get("Lock-Token"), 7)
+		refuse(w, 409, "lock_held", `,"mine":true,"fencing_token":7`)
+		return true
+	})
+	if _, err := client.TryLock(background, "a", Options{}); !errors.Is(err, ErrLockBusy) || service.isHeld("a") {
+		t.Error(err)
+	}
+}
+
+func TestTheLeaseThatALateRequestHasBegunIsReleased(t *testing.T) {
+	for _, isTold := range []bool{false, true} {
+		service, client := startFake(t, nil)
+		err := client.WithLock(background, "a", Options{TTL: 900 * time.Millisecond}, func(ctx context.Context, lease *Lease) error {
+			service.give("a", lease.Token(), 55)
+			if isTold {
+				<-ctx.Done()
+			}
+			return nil
+		})
+		if !errors.Is(err, ErrLeaseLost) || service.isHeld("a") {
+			t.Error(err)
 		}
 	}
 }
