@@ -143,9 +143,9 @@ class Service:
 class Rule:
     """What the proxy does to the next `times` requests of a kind."""
 
-    def __init__(self, kind, action, times=1, seconds=0.0, status=503, body="", type="text/html"):
+    def __init__(self, kind, action, times=1, seconds=0.0, status=503, body="", fields="Content-Type: text/html"):
         self.kind, self.action, self.times, self.seconds = kind, action, times, seconds
-        self.status, self.body, self.type = status, body, type
+        self.status, self.body, self.fields = status, body, fields
 
 
 ALWAYS = 10**9
@@ -163,8 +163,10 @@ def problem(kind, status, times, **members):
     code = members["code"]
     members.update(detail="by the test", title="By the test", status=status, type="urn:lockkeeper:" + code)
     members["request_id"] = "situations"
-    body = json.dumps(members)
-    return Rule(kind, "answer", times, status=status, body=body, type="application/problem+json")
+    fields = "Content-Type: application/problem+json"
+    if members["code"] == "superseded":
+        fields += "\r\nRetry-After: 1"
+    return Rule(kind, "answer", times, status=status, body=json.dumps(members), fields=fields)
 
 
 class Gone(Exception):
@@ -176,7 +178,7 @@ class Proxy:
 
     def __init__(self, service, rules, is_gateway=False):
         self.service, self.rules, self.is_gateway = service, list(rules), is_gateway
-        self.lock, self.seen, self.passed, self.open = threading.Lock(), [], 0, True
+        self.lock, self.seen, self.answers, self.open = threading.Lock(), [], [], True
         self.listener = socket.socket()
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.bind(("127.0.0.1", 0))  # connections are refused until `listen`
@@ -278,8 +280,8 @@ class Proxy:
         if action == "answer":
             if rule.seconds:
                 self.hold(client, rule.seconds)
-            head = "HTTP/1.1 %d By the test\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
-            client.sendall((head % (rule.status, rule.type, len(rule.body)) + rule.body).encode())
+            head = "HTTP/1.1 %d By the test\r\n%s\r\nContent-Length: %d\r\n\r\n"
+            client.sendall((head % (rule.status, rule.fields, len(rule.body)) + rule.body).encode())
             return True
         if action == "swallow":  # never an answer, and nothing is done
             self.hold(client, LIMIT)
@@ -302,7 +304,7 @@ class Proxy:
                     return True
                 return False
         with self.lock:
-            self.passed += 1
+            self.answers.append(answer)
         if action == "silent":  # done, and never an answer
             self.hold(client, LIMIT)
             return False
@@ -360,6 +362,11 @@ class Proxy:
     def count(self, kind):
         with self.lock:
             return sum(1 for one in self.seen if one[1] == kind)
+
+    def told(self, code):
+        """How often the service's answer, late ones aside, was this problem."""
+        with self.lock:
+            return sum(1 for answer in self.answers if b'"urn:lockkeeper:%s"' % code in answer)
 
     def last(self, kind):
         """When the last request of a kind came."""
@@ -483,6 +490,13 @@ class Row:
         if status != 201:
             raise Red("the other client got %s" % status)
         return lambda: self.service.call("DELETE", "/locks/" + key, token=token)
+
+    def stream(self, token):
+        """The lines of a stream that holds the key with this token."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.service.port, timeout=PATIENCE)
+        headers = {"Authorization": "Bearer " + API_KEY, "Lock-Token": token}
+        connection.request("POST", "/hold/" + self.key, None, headers)
+        return iter(connection.getresponse().readline, b"")
 
     def waiters(self, number):
         until("%d waiting" % number, PATIENCE, lambda: self.service.look(self.key)["waiters"] == number)
@@ -648,6 +662,73 @@ def acquire_silent(r):
 def acquire_silent_once(r):
     r.behind(Rule("acquire", "swallow"))
     r.expect(r.drive("work", wait="30s", seconds=1), "acquired", "done")
+    r.once()
+    r.free()
+
+
+@row
+def acquire_behind(r):
+    """The first request arrives in the work that its repeat has begun."""
+    r.behind(Rule("acquire", "behind", seconds=2))
+    r.expect(r.drive("work", ttl="90s", seconds=4), "acquired", "done")
+    r.once()
+    r.free()
+
+
+@row
+def acquire_behind_in_line(r):
+    """The first request arrives while its repeat waits, which is superseded by it."""
+    release = r.occupy()
+    r.behind(Rule("acquire", "behind", seconds=1))
+    driver = r.drive("work", wait="30s", seconds=1)
+    until("a repeat", PATIENCE, lambda: r.proxy.told(b"superseded") and r.proxy.count("acquire") > 2)
+    r.waiters(1)
+    release()
+    r.expect(driver, "acquired", "done")
+    r.once()
+    r.free()
+
+
+@row
+def acquire_behind_release(r):
+    """The first request arrives after the release, when its client has gone: nobody can hear of its lease."""
+    r.behind(Rule("acquire", "behind", seconds=5))
+    r.expect(r.drive("work", ttl="4s", seconds=1), "acquired", "done")
+    until("the late lease", PATIENCE, lambda: r.service.look(r.key)["held"])
+    r.free_by_ttl(4)
+
+
+@row
+def acquire_mine(r):
+    """The token has a lease that a stream keeps: the claim replaces it."""
+    r.behind(Rule("acquire", "delay", seconds=2))
+    driver = r.drive("work", seconds=1)
+    until("the request", PATIENCE, lambda: r.proxy.count("acquire"))
+    lines = r.stream(r.proxy.claims().pop())
+    first = json.loads(next(lines))["fencing_token"]
+    r.expect(driver, "acquired", "done")
+    if json.loads(list(lines)[-1]).get("reason") != "replaced" or driver.fencing() <= first:
+        raise Red("the lease of the stream was not replaced")
+    r.once()
+    r.free()
+
+
+@row
+def superseded_twice(r):
+    r.behind(problem("acquire", 409, 2, code="superseded"))
+    r.expect(r.drive("work", seconds=1), "acquired", "done")
+    if r.proxy.last("acquire") - r.proxy.seen[0][0] < 2:
+        raise Red("the claim did not wait for a second twice")
+    r.once()
+    r.free()
+
+
+@row
+def superseded(r):
+    r.behind(problem("acquire", 409, ALWAYS, code="superseded"))
+    r.expect(r.drive("work", wait="30s"), "cancelled")
+    if r.proxy.count("acquire") != 3:
+        raise Red("the claim did not give up after three answers")
     r.once()
     r.free()
 
@@ -926,6 +1007,17 @@ def forced_release_at_end_unheard(r):
     """An earlier end and a release whose answer was lost cannot be told apart."""
     r.behind(Rule("release", "lose"))
     forced_at_end(r, "done")
+
+
+@row
+def forced_release_and_late_acquire(r):
+    """Then a late request of the claim begins another lease, which the release hears of."""
+    driver = r.drive("work", ttl="90s", seconds=2)
+    driver.wait_for("acquired")
+    r.force()
+    r.service.call("POST", "/locks/" + r.key, {"ttl_ms": 90000}, r.proxy.claims().pop())
+    r.expect(driver, "acquired", "lost")
+    r.free()
 
 
 @row
