@@ -13,11 +13,12 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const MADE: [&str; 4] = ["node_modules", "dist", "build", "__pycache__"];
 
 /// The rows of every change; `make clients` has all of them, and the tests of each package.
-const ROWS: [&str; 18] = [
+const ROWS: [&str; 19] = [
     "plain",
     "acquire-lost",
     "acquire-503",
     "acquire-429",
+    "acquire-behind-in-line",
     "busy",
     "odd-key",
     "wrong-api-key",
