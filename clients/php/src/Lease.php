@@ -6,9 +6,6 @@ namespace Lockkeeper;
 
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
-use Lockkeeper\Exception\Outcome;
-use Lockkeeper\Exception\RequestRefused;
-use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
@@ -46,6 +43,21 @@ final class Lease
         $lease = new self($holding);
         $grant = (new Claim($holding, $ttl, $share))->acquire($wait);
         [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
+        return $lease;
+    }
+
+    /**
+     * @internal A lease in the place of this one, with another TTL. This one is over, unless that fails.
+     *
+     * @throws LockkeeperException
+     */
+    public function replaced(float $ttl): self
+    {
+        $lease = new self(Holding::own($this->holding->service, $this->holding->ticket()));
+        $claim = new Claim($lease->holding, $ttl, Share::of($this->holding->grant));
+        $grant = $claim->replace($this->fencingToken());
+        [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
+        $this->holding->close();
         return $lease;
     }
 
@@ -102,7 +114,8 @@ final class Lease
     /**
      * Starts the time of the lease anew. Safe to repeat.
      *
-     * @param ?float $ttl seconds, or INF as in an acquire; without it, as many as were asked for last
+     * @param ?float $ttl seconds, or INF as in an acquire; without it, as many as were asked for last. If the lease
+     *                    has more left, it keeps its end: no refresh shortens it.
      *
      * @throws LockLost            it had ended: stop, your work may overlap with another's. So it is after a
      *                             release, also one that failed, and in a forked child
@@ -111,19 +124,12 @@ final class Lease
     public function refresh(?float $ttl = null): void
     {
         $this->mustBeHere();
-        $before = $this->holding->grant;
-        // Until there is an answer it may last for this much only; a late one may come at any time from now on.
-        $this->holding->grant = $before->atMost($ttl ?? INF);
         try {
-            $this->holding->grant = $this->holding->service
-                ->refresh($this->holding->ticket(), $ttl, $before->remaining());
+            $left = $this->holding->grant->remaining();
+            $this->holding->grant = $this->holding->service->refresh($this->holding->ticket(), $ttl, $left);
         } catch (LockLost $lost) {
             $this->holding->close();
             throw $lost;
-        } catch (RequestRefused | ServiceUnavailable $failure) {
-            $nothing = $failure->outcome === Outcome::NotAcquired;
-            $this->holding->grant = $nothing ? $before : $this->holding->grant;
-            throw $failure;
         }
     }
 

@@ -45,8 +45,9 @@ final class LeaseSet
                 $longer = max($ttl, $left > 0.0 ? $left + self::BEYOND : 0.0);
                 $leases["k$key"] = $client->acquire($key, $longer, $left, $share->slots, $share->shared);
             }
-            foreach ($leases as $lease) {
-                $lease->ttl() <= $ttl && $lease->remaining() >= $ttl / 2 || $lease->refresh($ttl);
+            foreach ($leases as $name => $lease) {
+                $leases[$name] = $lease->remaining() > $ttl ? $lease->replaced($ttl) : $lease;
+                $leases[$name]->remaining() >= $ttl / 2 || $leases[$name]->refresh($ttl);
             }
         } catch (\Throwable $failure) {
             array_map(static fn (Lease $lease) => $lease->giveBack(), array_reverse($leases));

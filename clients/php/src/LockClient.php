@@ -288,6 +288,7 @@ final class LockClient
     /**
      * Starts the time of a lease anew whose token you keep; with a {@see Lease}, call its `refresh()`.
      *
+     * @param ?float $ttl        as in {@see Lease::refresh()}
      * @param ?int $fencingToken that of the lease, if you keep it too: a later lease of the token is left alone
      *
      * @throws LockLost            it had ended
@@ -313,7 +314,7 @@ final class LockClient
      */
     public function release(string $key, #[\SensitiveParameter] string $token, ?int $fencingToken = null): bool
     {
-        return $this->service->release(new Ticket($key, new Secret($token), $fencingToken));
+        return $this->service->release(new Ticket($key, new Secret($token), $fencingToken), isExact: true);
     }
 
     /**

@@ -156,15 +156,6 @@ final class FaultsTest extends TestCase
         self::assertSame(0.0, $lease->remaining());
     }
 
-    public function testNoMoreRemainsThanARefreshWithoutAnAnswerMayHaveLeft(): void
-    {
-        $proxy = self::faults('pass', ...array_fill(0, 9, 'lose'));
-        $lease = $this->client($proxy->url, patience: 0.1)->acquire($key = self::key());
-        $this->thrown(ServiceUnavailable::class, fn () => $lease->refresh(5));
-        self::assertLasts(5.0, $lease->remaining());
-        $this->assertNoMoreRemains($key, fn () => $lease->remaining());
-    }
-
     public function testARequestAmidAnotherChangesNothingOfThat(): void
     {
         [$process, $output] = self::start('

@@ -18,13 +18,13 @@ final class GrantTest extends TestCase
 {
     /** @dataProvider refusals */
     #[DataProvider('refusals')]
-    public function testAShorterRefreshThatMayHaveHappenedKeepsTheShorterEnd(string ...$faults): void
+    public function testARefreshThatMayHaveHappenedLeavesTheEndAsItWas(string ...$faults): void
     {
         $proxy = self::faults('pass', ...$faults);
         $lease = $this->client($proxy->url, patience: 0.1)->acquire($key = self::key(), 60);
         $failure = $this->thrown(LockkeeperException::class, fn () => $lease->refresh(5));
         self::assertSame(Outcome::Unknown, $failure->outcome);
-        self::assertLasts(5.0, $lease->remaining());
+        self::assertLasts(60.0, $lease->remaining());
         $this->assertNoMoreRemains($key, fn () => $lease->remaining());
     }
 
@@ -46,6 +46,16 @@ final class GrantTest extends TestCase
             $this->thrown(LockkeeperException::class, fn () => $lease->refresh(5));
             self::assertLasts(60.0, $lease->remaining());
         }
+    }
+
+    public function testARefreshNeverShortensALease(): void
+    {
+        $lease = $this->client()->acquire($key = self::key(), 60);
+        $number = $lease->fencingToken();
+        $lease->refresh(5);
+        self::assertLasts(60.0, $lease->remaining());
+        self::assertLasts(60.0, $this->client()->inspect($key)->remaining);
+        self::assertSame($number, $lease->fencingToken());
     }
 
     public function testAnAnswerToAnotherRequestIsNone(): void
@@ -112,9 +122,22 @@ final class GrantTest extends TestCase
         $again = ['http' => ['method' => 'POST', 'header' => $headers]];
         file_get_contents($url, false, stream_context_create($again));
         self::assertFalse($client->release($key, $token, $number));
-        $this->thrown(LockLost::class, fn () => $client->refresh($key, $token, 9, $number));
+        $lost = $this->thrown(LockLost::class, fn () => $client->refresh($key, $token, 9, $number));
         self::assertTrue($client->isMine($key, $token));
-        self::assertTrue($client->release($key, $token, $client->inspect($key)->fencingToken));
+        self::assertSame($client->inspect($key)->fencingToken, $lost->fencingToken);
+        self::assertTrue($client->release($key, $token, $lost->fencingToken));
+    }
+
+    public function testALeaseThatAStreamKeepsIsRefreshedByTheStreamAlone(): void
+    {
+        [$key, $token] = [self::key(), bin2hex(random_bytes(16))];
+        $headers = ["Lock-Token: $token", 'Authorization: Bearer ' . self::env('API_KEY')];
+        $context = stream_context_create(['http' => ['method' => 'POST', 'header' => $headers]]);
+        $stream = fopen(self::env('URL') . "/hold/$key", 'r', false, $context);
+        $number = json_decode(fgets($stream), true)['fencing_token'];
+        $busy = $this->thrown(LockBusy::class, fn () => $this->client()->refresh($key, $token));
+        self::assertSame([true, $number], [$busy->isMine, $busy->fencingToken]);
+        self::assertTrue($this->client()->release($key, $token));
     }
 
     public function testAWaitThatIsCancelledIsNotGoneOnWith(): void
@@ -125,6 +148,20 @@ final class GrantTest extends TestCase
         $cancelled = $this->thrown(WaitCancelled::class, fn () => $client->tryAcquire($key, wait: 5));
         self::assertSame([$key, "'$key': this is wait_cancelled"], [$cancelled->key, $cancelled->getMessage()]);
         self::assertCount(1, $proxy->requests());
+    }
+
+    public function testAClaimThatANewerRequestSupersedesIsRepeatedAndGivenUpAfterThree(): void
+    {
+        $proxy = self::faults('superseded', 'superseded');
+        $began = microtime(true);
+        self::assertTrue($this->client($proxy->url)->acquire(self::key(), wait: 5)->release());
+        self::assertTook(2.0, $began); // as long as it says
+        $proxy = self::faults('superseded', 'superseded', 'superseded');
+        $client = $this->client($proxy->url);
+        $cancelled = $this->thrown(WaitCancelled::class, fn () => $client->acquire($key = self::key(), wait: 5));
+        self::assertSame(1.0, $cancelled->retryAfter);
+        $methods = array_map(fn ($line) => explode(' ', $line)[1], $proxy->requests());
+        self::assertSame(['POST', 'POST', 'POST', 'DELETE'], $methods); // what the newer one may get
     }
 
     public function testAQuotaThatIsUsedUpIsForALaterTry(): void

@@ -55,6 +55,7 @@ final class LeaseSetTest extends TestCase
         self::assertSame([true, true], $this->areHeld($keys));
         foreach ($keys as $key) {
             self::assertLasts(2.0, $leases->lease($key)->ttl());
+            self::assertSame($this->client()->inspect($key)->fencingToken, $leases->fencingToken($key));
             $this->assertNoMoreRemains($key, fn () => $leases->lease($key)->remaining());
         }
     }
@@ -98,6 +99,16 @@ final class LeaseSetTest extends TestCase
         $leases = $this->client($proxy->url, patience: 0.0)->acquireAll($keys);
         $this->thrown(ServiceUnavailable::class, fn () => $leases->release());
         self::assertSame([false, true], $this->areHeld($keys));
+    }
+
+    public function testWhatIsReplacedWithoutAnAnswerIsGivenBack(): void
+    {
+        $keys = [self::key(), self::key()];
+        $proxy = self::faults('pass', 'pass', 'lose', 'lose'); // the first is to last for its TTL from now on
+        $client = $this->client($proxy->url, patience: 0.0);
+        $this->thrown(ServiceUnavailable::class, fn () => $client->acquireAll($keys, 2, 30));
+        self::assertSame([false, false], $this->areHeld($keys));
+        self::assertCount(2, preg_grep('/^lose POST .*"fencing_token":/', $proxy->requests()));
     }
 
     public function testTheyEndWithTheObjectAndWithTheProcess(): void

@@ -45,6 +45,7 @@ function answer(string $fault, string $request, $client, string $upstream): stri
         'not-acquired' => problem('store_unavailable', 1, ['outcome' => 'not_acquired']),
         'swallow' => (string) stream_get_contents($client),
         'cancelled' => problem('wait_cancelled', 0, ['waited_ms' => 1], 409),
+        'superseded' => problem('superseded', 1, ['waited_ms' => 1], 409),
         'quota' => problem('quota_exceeded', 3, [], 429),
         'unauthenticated' => problem('unauthenticated', 0, [], 401),
         'gateway-401' => json(401, ['code' => 'unauthorized', 'detail' => 'of a gateway']),
@@ -55,7 +56,7 @@ function answer(string $fault, string $request, $client, string $upstream): stri
         'odd' => problem('odd', 0, ['detail' => ['a'], 'field' => ['a'], 'retry_after_ms' => 'soon'], 400),
         'odd-held' => problem('lock_held', 0, ['owner' => 7, 'retry_after_ms' => 'soon'], 409),
         // A store with exclusive leases only.
-        'exclusive' => preg_match('/"(slots|shared)"/', $request, $found)
+        'exclusive' => preg_match('/"(slots|shared)":(?!1\D)/', $request, $found)
             ? problem('invalid_request', 0, ['field' => $found[1]], 400) : passed($request, $upstream),
         // The answer to a request before.
         'stale' => $GLOBALS['last'],

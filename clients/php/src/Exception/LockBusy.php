@@ -13,8 +13,9 @@ final class LockBusy extends \RuntimeException implements LockkeeperException
      *                            of the lease whose end makes room first
      * @param ?int    $holders    how many leases share the key; null if one has it alone
      * @param ?int    $slots      how many leases all of them allow: the least that one of them names
-     * @param bool    $isMine     whether one of them is the claim's own, which stays as it was: it cannot become
-     *                            exclusive, or share with fewer, while the others hold the key
+     * @param bool    $isMine     whether the token has a lease itself, which stays as it was: the other holders allow
+     *                            no other share, or a stream keeps the lease, and alone refreshes it
+     * @param ?int    $fencingToken the number of that lease
      */
     public function __construct(
         string $message,
@@ -24,6 +25,7 @@ final class LockBusy extends \RuntimeException implements LockkeeperException
         public readonly ?int $holders = null,
         public readonly ?int $slots = null,
         public readonly bool $isMine = false,
+        public readonly ?int $fencingToken = null,
     ) {
         parent::__construct($message);
     }

@@ -7,8 +7,12 @@ namespace Lockkeeper\Exception;
 /** The lease has ended, and somebody else may be at work already: stop. A lost lease never comes back. */
 final class LockLost extends \RuntimeException implements LockkeeperException
 {
-    public function __construct(string $message, public readonly string $key)
-    {
+    /** @param ?int $fencingToken the number of the lease that the token has by now, if it has one */
+    public function __construct(
+        string $message,
+        public readonly string $key,
+        public readonly ?int $fencingToken = null,
+    ) {
         parent::__construct($message);
     }
 }

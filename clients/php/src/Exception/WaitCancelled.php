@@ -4,11 +4,15 @@ declare(strict_types=1);
 
 namespace Lockkeeper\Exception;
 
-/** The claim was released elsewhere, with its token, while it waited in line. Nothing was acquired. */
+/** While the claim waited in line, it was released elsewhere, or another program waited with its token. */
 final class WaitCancelled extends \RuntimeException implements LockkeeperException
 {
-    public function __construct(string $message, public readonly string $key)
-    {
+    /** @param ?float $retryAfter seconds after which to ask again, where another request has taken the place */
+    public function __construct(
+        string $message,
+        public readonly string $key,
+        public readonly ?float $retryAfter = null,
+    ) {
         parent::__construct($message);
     }
 }

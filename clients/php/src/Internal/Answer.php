@@ -49,8 +49,9 @@ final class Answer
         $message = Keys::shown($key) . ": $detail";
         return match (true) {
             $code === 'lock_held', $code === 'too_many_waiters' => $this->busy($detail, $key),
-            $code === 'lock_lost' => new LockLost($message, $key),
+            $code === 'lock_lost' => new LockLost($message, $key, $this->number('fencing_token')),
             $code === 'wait_cancelled' => new WaitCancelled($message, $key),
+            $code === 'superseded' => new WaitCancelled($message, $key, $this->retryAfter ?? 1.0),
             $this->isTemporary()
                 => new ServiceUnavailable($message, $this->outcome($code), $code, $this->retryAfter),
             default => $this->refused($message, $code),
@@ -77,8 +78,10 @@ final class Answer
     private function busy(string $detail, string $key): LockBusy
     {
         $left = $this->millis('retry_after_ms');
-        $share = [$this->number('holders'), $this->number('slots'), ($this->body['mine'] ?? null) === true];
-        return new LockBusy($detail, $key, $this->text('owner'), $left, ...$share);
+        $isMine = ($this->body['mine'] ?? null) === true;
+        $share = [$this->number('holders'), $this->number('slots')];
+        $own = [$isMine, $isMine ? $this->number('fencing_token') : null];
+        return new LockBusy($detail, $key, $this->text('owner'), $left, ...$share, ...$own);
     }
 
     private function refused(string $message, string $code): RequestRefused

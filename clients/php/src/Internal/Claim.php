@@ -24,11 +24,11 @@ final class Claim
     /** How often a lease is begun anew whose answer was long on its way. */
     private const RENEWALS = 2;
 
+    /** So often in a row a newer request may take the place, then another program has the token. */
+    private const SUPERSEDED = 3;
+
     private bool $inDoubt = false;
     private ?bool $isNew = null;
-
-    /** With the number of the lease that the token has, if that is known: then its share may change. */
-    private Ticket $ticket;
 
     /** @param ?float $ttl seconds, or INF */
     public function __construct(
@@ -36,25 +36,29 @@ final class Claim
         private readonly ?float $ttl,
         private readonly Share $share = new Share(),
     ) {
-        $this->ticket = $holding->ticket();
     }
 
     /**
-     * Waits in line for so many seconds, or for ever (null, INF). After an exception, of a signal handler
-     * too, or an exit nothing of one's own stays acquired as far as the service can be reached.
+     * Waits in line for so many seconds, or for ever (null, INF). If the token has a lease with another share, and
+     * this claim names one, it replaces that lease, or fails at once. After an exception, of a signal handler too, or
+     * an exit nothing of one's own stays acquired as far as the service can be reached, nor a lease that was given up.
      *
      * @throws LockkeeperException
      */
     public function acquire(?float $wait): Grant
     {
-        try {
-            $this->holding->open();
-            return $this->holding->grant = $this->insist(Clock::now() + ($wait ?? INF));
-        } catch (\Throwable $failure) {
-            $isAnswered = $failure instanceof LockkeeperException; // else of a signal handler
-            $this->inDoubt ? $this->holding->part($isAnswered) : $this->holding->close();
-            throw $failure;
-        }
+        return $this->take(Clock::now() + ($wait ?? INF), null);
+    }
+
+    /**
+     * Replaces the lease of this number. That is given up by the first request, unless it is refused.
+     *
+     * @throws LockLost            the token has another lease by now, or none
+     * @throws LockkeeperException {@see Holding::isGivenUp()} says whether the lease is left
+     */
+    public function replace(int $number): Grant
+    {
+        return $this->take(Clock::now(), $number);
     }
 
     /** Whether the lease began with this claim: not if the token had it before; null where nobody knows. */
@@ -63,45 +67,68 @@ final class Claim
         return $this->isNew;
     }
 
-    private function insist(float $until): Grant
+    private function take(float $until, ?int $number): Grant
+    {
+        try {
+            $this->holding->open();
+            return $this->holding->grant = $this->insist($until, $number);
+        } catch (\Throwable $failure) {
+            $isAnswered = $failure instanceof LockkeeperException; // else of a signal handler
+            $isLeft = $this->inDoubt || $this->holding->isGivenUp();
+            $isLeft ? $this->holding->part($isAnswered) : $this->holding->close();
+            throw $failure;
+        }
+    }
+
+    /** @param ?int $number that of the lease to be replaced */
+    private function insist(float $until, ?int $number): Grant
     {
         $patience = $this->holding->service->patience();
-        $renewals = 0;
-        $share = $this->share;
+        [$renewals, $superseded, $mustBeThere] = [0, 0, $number !== null];
         while (true) {
             $before = $this->inDoubt;
             $this->inDoubt = true;
+            $isFirst = $number !== null && $this->holding->giveUp();
             try {
                 $over = min(Clock::now() + self::SLICE, max(Clock::now(), $until));
-                $grant = $this->ask(max(0.0, $over - Clock::now()), $share);
+                $grant = $this->ask($number === null ? max(0.0, $over - Clock::now()) : 0.0, $number);
                 $this->note($grant, $before);
-                if ($share !== $this->share) {
-                    $this->inDoubt = $before || $grant->isNew;
-                    [$this->ticket, $share] = [$this->ticket->of($grant), $this->share];
-                    continue;
-                }
                 if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ >= self::RENEWALS) {
                     return $grant->remaining() > 0.0 ? $grant : throw $this->tooLate();
                 }
-            } catch (LockLost) {
+                $number = $number === null ? null : $grant->fencingToken;
+            } catch (LockLost $lost) {
                 $this->inDoubt = $before;
-                $this->ticket = new Ticket($this->ticket->key, $this->ticket->token); // A new one begins.
+                $number = $lost->fencingToken; // Without one a new lease begins.
+                if ($mustBeThere && ($isFirst || $number === null)) {
+                    $isFirst && $this->holding->takeBack();
+                    throw $lost;
+                }
             } catch (LockBusy $busy) {
                 $this->inDoubt = $before;
-                if ($busy->isMine && $this->ticket->fencingToken === null && $this->share->options() !== []) {
-                    $share = new Share(); // Any share will do, to learn the number.
+                // A request without an answer may still replace it.
+                $isFirst && $this->holding->takeBack();
+                if ($number === null && $busy->fencingToken !== null && $this->share->options() !== []) {
+                    $number = $busy->fencingToken;
                     continue;
                 }
-                // The change of a shared lease is refused at once, or two would wait for each other for ever.
-                $busy->isMine || Clock::now() >= $until ? throw $busy : $patience->renew();
+                // Another share is refused at once, or two would wait for each other for ever.
+                $isOver = $number !== null || $busy->isMine || Clock::now() >= $until;
+                $isOver ? throw $busy : $patience->renew();
+                $superseded = 0;
             } catch (WaitCancelled $cancelled) {
-                $this->inDoubt = $before;
-                throw $cancelled;
+                $isOver = $cancelled->retryAfter === null || ++$superseded >= self::SUPERSEDED;
+                $this->inDoubt = $before || $cancelled->retryAfter !== null;
+                $isOver ? throw $cancelled : $patience->renew();
+                Clock::sleep($cancelled->retryAfter);
             } catch (RequestRefused $refused) {
                 $this->inDoubt = $before || $refused->outcome === Outcome::Unknown;
+                $isFirst && !$this->inDoubt && $this->holding->takeBack();
                 throw $this->inDoubt ? $refused->inDoubt() : $refused;
             } catch (ServiceUnavailable $failure) {
                 $this->inDoubt = $before || $failure->outcome === Outcome::Unknown;
+                // On several nodes a store that has acquired nothing may have ended the lease.
+                $isFirst && !$this->inDoubt && $failure->problem !== 'store_unavailable' && $this->holding->takeBack();
                 $failure = $this->inDoubt ? $failure->inDoubt() : $failure;
                 Patience::isDue($failure) || Clock::now() < $until || throw $failure;
                 Clock::now() < $over && $patience->cut();
@@ -126,11 +153,12 @@ final class Claim
     }
 
     /** One request. */
-    private function ask(float $wait, Share $share): Grant
+    private function ask(float $wait, ?int $number): Grant
     {
         $began = Clock::now();
+        $ticket = $this->holding->ticket()->named($number);
         try {
-            return $this->holding->service->tryAcquire($this->ticket, $this->ttl, $wait, $share);
+            return $this->holding->service->tryAcquire($ticket, $this->ttl, $wait, $this->share);
         } catch (LockBusy $busy) {
             // A service that lets nobody wait for so long is not asked without a pause.
             $busy->isMine || Clock::sleep(min($wait, $began + self::PAUSE - Clock::now()));

@@ -35,14 +35,6 @@ final class Grant
         return new self((int) ($body['fencing_token'] ?? 0), $ttl, $sent + $waited + $ttl, $isNew, ...$more);
     }
 
-    /** The same where an unknown request may have cut it to so many seconds from now on. */
-    public function atMost(float $seconds): self
-    {
-        $end = min($this->end, Clock::now() + $seconds);
-        $share = [$this->slots, $this->slot];
-        return new self($this->fencingToken, $this->ttl, $end, $this->isNew, $this->isCapped, ...$share);
-    }
-
     /** Seconds. */
     public function remaining(): float
     {

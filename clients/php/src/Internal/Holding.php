@@ -22,6 +22,9 @@ final class Holding
     /** Whether it stays when this process ends. */
     private bool $stays = false;
 
+    /** Whether a request that replaces the lease may be without an answer: nothing relies on it any more. */
+    private bool $isGivenUp = false;
+
     /** @param bool $isOwn whether nobody else can know the token, so that it may be given back here */
     private function __construct(
         public readonly Service $service,
@@ -36,7 +39,7 @@ final class Holding
         return new self($service, $ticket, true);
     }
 
-    /** That of a token which may have a lease already, also in another process: it is never given back here. */
+    /** That of a token which may have a lease already, also in another process: here it is only given back if given up. */
     public static function shared(Service $service, Ticket $ticket): self
     {
         return new self($service, $ticket, false);
@@ -50,10 +53,36 @@ final class Holding
     /** From now on it may be held. */
     public function open(): void
     {
-        if ($this->isOwn) {
+        if ($this->isOwn || $this->isGivenUp) {
             $this->pid = (int) getmypid();
             AutoRelease::add($this);
         }
+    }
+
+    /**
+     * A request is about to be sent that replaces the lease. Without its answer all that is left is to give the lease
+     * back.
+     *
+     * @return bool whether every earlier such request was answered
+     */
+    public function giveUp(): bool
+    {
+        $isFirst = !$this->isGivenUp;
+        $this->isGivenUp = true;
+        $this->open();
+        return $isFirst;
+    }
+
+    /** All such requests were refused: the lease stays as it was. */
+    public function takeBack(): void
+    {
+        $this->isGivenUp = false;
+        $this->isOwn || $this->close();
+    }
+
+    public function isGivenUp(): bool
+    {
+        return $this->isGivenUp;
     }
 
     /** Another process refreshes it from now on, and gives it back when this one was killed. */

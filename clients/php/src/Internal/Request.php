@@ -42,8 +42,9 @@ final class Request
     public function isRefusedBy(string $code): bool
     {
         return match ($code) {
-            'lock_held', 'too_many_waiters', 'wait_cancelled' => $this->method === 'POST',
-            'lock_lost' => in_array($this->method, ['PUT', 'DELETE'], true),
+            'too_many_waiters', 'wait_cancelled', 'superseded' => $this->method === 'POST',
+            'lock_held' => in_array($this->method, ['POST', 'PUT'], true),
+            'lock_lost' => $this->method !== 'GET',
             default => true,
         };
     }

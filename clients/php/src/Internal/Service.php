@@ -78,17 +78,14 @@ final class Service
     }
 
     /**
-     * One request, which waits in line for so many seconds.
+     * One request, which waits in line for so many seconds. If it names a lease, it replaces that.
      *
      * @throws LockkeeperException
      */
     public function tryAcquire(Ticket $ticket, ?float $ttl, float $wait, Share $share): Grant
     {
         $options = ['wait_ms' => Clock::millis($wait), 'owner' => $this->owner ?? gethostname() . ':' . getmypid()];
-        $options += $share->options();
-        if ($share->options() !== [] && $ticket->fencingToken !== null) {
-            $options += ['fencing_token' => $ticket->fencingToken]; // Else the lease keeps its share.
-        }
+        $options += $share->options() + self::lease($ticket);
         $within = $wait + $this->answerTimeout;
         $path = Keys::path($ticket->key);
         return $this->granted($ttl, fn (array $ttlMs): Answer => $this->transport
@@ -96,6 +93,8 @@ final class Service
     }
 
     /**
+     * The lease lasts for so many seconds from now on, or until its end, if that is later.
+     *
      * @param ?float $ttl  seconds, or INF; the TTL that was asked for last, if none
      * @param float  $left seconds for which the lease lasts at least: no longer is it tried
      *
@@ -103,13 +102,8 @@ final class Service
      */
     public function refresh(Ticket $ticket, ?float $ttl, float $left): Grant
     {
-        $once = fn (Ticket $ticket): Grant => $this->tryRefresh($ticket, $ttl, $this->answerTimeout);
-        $refresh = fn (Ticket $ticket): Grant => $this
-            ->insist(fn (): Grant => $once($ticket), min($this->patience, $left));
-        $grant = $refresh($ticket);
-        // By the token alone a lease is not shortened.
-        $isLonger = $ticket->fencingToken === null && $grant->ttl > ($ttl ?? INF);
-        return $isLonger ? $refresh($ticket->of($grant)) : $grant;
+        $refresh = fn (): Grant => $this->tryRefresh($ticket, $ttl, $this->answerTimeout);
+        return $this->insist($refresh, min($this->patience, $left));
     }
 
     /**
@@ -132,15 +126,16 @@ final class Service
      *
      * @param bool $isKnown whether it lasts until now by this machine's clock: if it is gone after a lost answer,
      *                      it was given back. A forced release in this moment cannot be told apart.
+     * @param bool $isExact whether another lease of the token is left alone
      *
      * @throws LockkeeperException
      */
-    public function release(Ticket $ticket, bool $isKnown = false): bool
+    public function release(Ticket $ticket, bool $isKnown = false, bool $isExact = false): bool
     {
         $mayBeDone = false;
-        $release = function () use ($ticket, $isKnown, &$mayBeDone): bool {
+        $release = function () use ($ticket, $isKnown, $isExact, &$mayBeDone): bool {
             try {
-                return $this->tryRelease($ticket, $this->answerTimeout) || $mayBeDone;
+                return $this->tryRelease($ticket, $this->answerTimeout, $isExact) || $mayBeDone;
             } catch (ServiceUnavailable $failure) {
                 $mayBeDone = $mayBeDone || $isKnown && $failure->outcome === Outcome::Unknown;
                 throw $failure;
@@ -200,18 +195,30 @@ final class Service
     public function forceRelease(string $key): bool
     {
         $path = '/admin' . Keys::path($key);
-        return self::done($this->transport->send(new Request('DELETE', $path, $key, null, null, $this->answerTimeout)));
+        try {
+            self::good($this->transport->send(new Request('DELETE', $path, $key, null, null, $this->answerTimeout)));
+            return true;
+        } catch (LockLost) {
+            return false;
+        }
     }
 
-    private function tryRelease(Ticket $ticket, float $within): bool
+    private function tryRelease(Ticket $ticket, float $within, bool $isExact = false): bool
     {
         $lease = self::lease($ticket);
         $path = Keys::path($ticket->key) . ($lease === [] ? '' : '?' . http_build_query($lease));
-        return self::done($this->transport
-            ->send(new Request('DELETE', $path, $ticket->key, $ticket->token, null, $within)));
+        $request = new Request('DELETE', $path, $ticket->key, $ticket->token, null, $within);
+        try {
+            self::good($this->transport->send($request));
+            return true;
+        } catch (LockLost $lost) {
+            // A lease that has replaced it, which may be without an answer.
+            return !$isExact && $lost->fencingToken !== null
+                && $this->tryRelease($ticket->named($lost->fencingToken), $within, true);
+        }
     }
 
-    /** @return array<string, int> what names the lease: a request touches no later one of the token */
+    /** @return array<string, int> what names the lease */
     private static function lease(Ticket $ticket): array
     {
         return $ticket->fencingToken === null ? [] : ['fencing_token' => $ticket->fencingToken];
@@ -257,16 +264,6 @@ final class Service
             $this->longest = $refused->longest;
             return $this->granted($this->longest, $send);
         }
-    }
-
-    private static function done(Answer $answer): bool
-    {
-        $failure = $answer->isGood() ? null : $answer->failure();
-        return match (true) {
-            $failure === null => true,
-            $failure instanceof LockLost => false,
-            default => throw $failure,
-        };
     }
 
     private static function good(Answer $answer): Answer

@@ -21,6 +21,13 @@ final class Share
         }
     }
 
+    /** That of a lease. */
+    public static function of(Grant $grant): self
+    {
+        $isShared = $grant->slots !== null && $grant->slot === null;
+        return new self($isShared ? null : $grant->slots, $isShared);
+    }
+
     /** @return array<string, int|bool> the options of a request */
     public function options(): array
     {

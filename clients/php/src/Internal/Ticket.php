@@ -17,6 +17,12 @@ final class Ticket
     /** The same for the lease that was granted. */
     public function of(Grant $grant): self
     {
-        return new self($this->key, $this->token, $grant->fencingToken ?: null);
+        return $this->named($grant->fencingToken ?: null);
+    }
+
+    /** The same for the lease of this number; without one, for whatever the token has. */
+    public function named(?int $fencingToken): self
+    {
+        return new self($this->key, $this->token, $fencingToken);
     }
 }
