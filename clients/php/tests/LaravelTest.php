@@ -210,8 +210,41 @@ final class LaravelTest extends TestCase
         $lock = $this->cache($this->client($proxy->url))->lock(self::key(), 10);
         $lock->get();
         $lock->refresh(20);
+        $lock->refresh(5);
         $lock->release();
-        self::assertCount(2, preg_grep('/PUT.*"fencing_token":\d|DELETE.*\?fencing_token=\d/', $proxy->requests()));
+        $named = '/(PUT|POST).*"fencing_token":\d|DELETE.*\?fencing_token=\d/';
+        self::assertCount(3, preg_grep($named, $proxy->requests()));
+    }
+
+    public function testALockThatIsRestoredIsShortenedToo(): void
+    {
+        $cache = $this->cache();
+        $lock = $cache->lock($name = self::key(), 60);
+        $lock->get();
+        self::assertTrue($cache->restoreLock($name, $lock->owner())->refresh(5));
+        self::assertLasts(5.0, $this->client()->inspect($name)->remaining);
+        self::assertTrue($lock->refresh(30)); // whose number it does not know
+        self::assertLasts(30.0, $this->client()->inspect($name)->remaining);
+        self::assertTrue($lock->refresh(5));
+        self::assertTrue($lock->release());
+        self::assertFalse($this->client()->inspect($name)->isHeld);
+    }
+
+    public function testALockThatIsShortenedWithoutAnAnswerIsGivenBack(): void
+    {
+        $proxy = self::faults('pass', 'lose', 'lose');
+        $lock = $this->cache($this->client($proxy->url, patience: 0.0))->lock($name = self::key(), 60);
+        $lock->get();
+        $this->thrown(ServiceUnavailable::class, fn () => $lock->refresh(5));
+        self::assertFalse($this->client()->inspect($name)->isHeld);
+        self::assertSame([false, false], [$lock->refresh(), $lock->release()]);
+    }
+
+    public function testAnotherOneOfTheOwnerThatWaitsIsWaitedFor(): void
+    {
+        $proxy = self::faults('pass', ...array_fill(0, 3, 'superseded'));
+        $lock = $this->cache($this->client($proxy->url))->lock(self::key(), 10, 'me');
+        self::assertTrue($lock->block(10));
     }
 
     public function testTwoOfOneOwnerThatAskAtOnceDoNotBothComeIn(): void

@@ -28,6 +28,9 @@ final class SymfonySemaphoreTest extends TestCase
         $two->refresh(60);
         self::assertLasts(60.0, $two->getRemainingLifetime());
         self::assertLasts(60.0, $this->client()->inspect($name)->remaining);
+        $two->refresh(5);
+        self::assertLasts(5.0, $two->getRemainingLifetime());
+        self::assertSame(2, $this->client()->inspect($name)->holders);
         $one->release();
         self::assertFalse($one->isAcquired());
         self::assertTrue($three->acquire());
@@ -84,6 +87,19 @@ final class SymfonySemaphoreTest extends TestCase
         self::assertNull($this->client()->inspect($name)->holders);
     }
 
+    public function testASemaphoreThatIsReplacedWithoutAnAnswerIsGivenBack(): void
+    {
+        foreach (['to end earlier' => [], 'with another limit' => ['pass']] as $why => $faults) {
+            $proxy = self::faults('pass', ...$faults, ...['lose', 'lose']);
+            $store = new LockkeeperSemaphoreStore($this->client($proxy->url, patience: 0.0));
+            $store->save($key = new Key($name = self::key(), 3), 20);
+            $lower = unserialize(str_replace('limit";i:3', 'limit";i:1', serialize($key)));
+            $replace = fn () => $faults === [] ? $store->putOffExpiration($lower, 5) : $store->save($lower, 20);
+            $this->thrown(RuntimeException::class, $replace);
+            self::assertSame([true, false], [$lower->isExpired(), $this->client()->inspect($name)->isHeld], $why);
+        }
+    }
+
     public function testASemaphoreThatIsLostHasExpired(): void
     {
         $semaphore = $this->factory()->createSemaphore($name = self::key(), 1, 1, 20, false);
@@ -136,8 +152,8 @@ final class SymfonySemaphoreTest extends TestCase
         $this->thrown(RuntimeException::class, fn () => $store->putOffExpiration($key, 60));
         self::assertLasts(20.0, $key->getRemainingLifetime()); // and not for ever
         $key->resetLifetime();
-        $this->thrown(RuntimeException::class, fn () => $store->save($key, 5));
-        self::assertLasts(5.0, $key->getRemainingLifetime());
+        $this->thrown(RuntimeException::class, fn () => $store->save($key, 60));
+        self::assertLasts(20.0, $key->getRemainingLifetime());
         $this->thrown(SemaphoreReleasingException::class, fn () => $store->delete($key));
         $this->thrown(SemaphoreExpiredException::class, fn () => $store->putOffExpiration($key, 20));
     }

@@ -148,15 +148,44 @@ final class SymfonyTest extends TestCase
 
     public function testALockThatMayNotBeRefreshedEndsWhenItWouldHave(): void
     {
-        $proxy = self::faults('pass', 'pass', ...array_fill(0, 9, 'cut'), ...['lose', 'cut']);
+        $proxy = self::faults('pass', 'pass', ...array_fill(0, 9, 'cut'));
         $client = $this->client($proxy->url, patience: 0.1);
         $lock = (new LockFactory(new LockkeeperStore($client)))->createLock(self::key(), 20, false);
         $lock->acquire();
         $this->thrown(LockAcquiringException::class, fn () => $lock->refresh(60));
         self::assertLasts(20.0, $lock->getRemainingLifetime()); // and not for ever
-        $this->thrown(LockAcquiringException::class, fn () => $lock->refresh(0.5));
-        self::assertLasts(0.5, $lock->getRemainingLifetime());
-        self::eventually(fn () => $lock->isExpired());
+    }
+
+    public function testALockThatIsToEndEarlierIsReplaced(): void
+    {
+        $proxy = self::faults('pass', 'lose', 'pass', 'pass', 'unauthenticated', 'pass', 'lose', 'lose');
+        $store = new LockkeeperStore($this->client($proxy->url, patience: 0.0));
+        $lock = (new LockFactory($store))->createLockFromKey($key = new Key($name = self::key()), 20, false);
+        $lock->acquire(); // for 300 seconds, and then for 20
+        $number = $this->client()->inspect($name)->fencingToken;
+        self::assertLasts(20.0, $this->client()->inspect($name)->remaining);
+        self::assertCount(3, preg_grep('/POST .*"fencing_token":/', $proxy->requests()));
+        $this->thrown(LockAcquiringException::class, fn () => $lock->refresh(5));
+        self::assertLasts(5.0, $lock->getRemainingLifetime());
+        self::assertTrue($lock->isAcquired()); // It was refused.
+        self::assertSame($number, $this->client()->inspect($name)->fencingToken);
+        $this->thrown(LockAcquiringException::class, fn () => $lock->refresh(5));
+        self::assertSame([true, false], [$lock->isExpired(), $lock->isAcquired()]);
+        self::assertFalse($this->client()->inspect($name)->isHeld);
+    }
+
+    public function testACopyOfAKeyKnowsOfAReplacedLease(): void
+    {
+        $store = new LockkeeperStore($this->client());
+        $store->save($key = new Key($name = self::key()));
+        [$refreshed, $shortened, $deleted] = array_map(fn () => unserialize(serialize($key)), range(1, 3));
+        $store->putOffExpiration($key, 20);
+        $store->putOffExpiration($refreshed, 400);
+        self::assertLasts(400.0, $this->client()->inspect($name)->remaining);
+        $store->putOffExpiration($shortened, 30);
+        self::assertLasts(30.0, $this->client()->inspect($name)->remaining);
+        $store->delete($deleted);
+        self::assertFalse($this->client()->inspect($name)->isHeld);
     }
 
     public function testAnotherAcquireThatFailsEndsNothingAndPromisesNothing(): void
@@ -255,8 +284,10 @@ final class SymfonyTest extends TestCase
         $proxy = self::faults();
         $lock = (new LockFactory(new LockkeeperStore($this->client($proxy->url))))->createLock(self::key(), 20);
         $lock->acquire();
+        $lock->refresh();
         $lock->release();
-        self::assertCount(2, preg_grep('/PUT.*"fencing_token":\d|DELETE.*\?fencing_token=\d/', $proxy->requests()));
+        $named = '/(PUT|POST).*"fencing_token":\d|DELETE.*\?fencing_token=\d/';
+        self::assertCount(3, preg_grep($named, $proxy->requests()));
     }
 
     public function testAKeyHasALeaseOfItsOwnInEachOfSeveralStores(): void

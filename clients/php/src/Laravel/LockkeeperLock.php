@@ -12,12 +12,15 @@ use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
+use Lockkeeper\Exception\WaitCancelled;
 use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Clock;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Renewal;
 use Lockkeeper\Internal\Secret;
+use Lockkeeper\Internal\Share;
 use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
 use Lockkeeper\LockClient;
@@ -163,13 +166,14 @@ final class LockkeeperLock extends Lock
     }
 
     /**
-     * Starts the time anew.
+     * Starts the time anew. A lock that is to end earlier than it would is replaced, and has a new fencing token.
      *
      * @param int|float|null $seconds 0 or less as for a new lock; without them as many as were asked for last
      *
      * @return bool false if it had ended
      *
-     * @throws LockkeeperException
+     * @throws LockkeeperException it was not refreshed as far as is known, and ends no later than before; if it was to
+     *                             be replaced, it may have ended
      */
     public function refresh($seconds = null): bool
     {
@@ -178,8 +182,10 @@ final class LockkeeperLock extends Lock
         }
         try {
             $ttl = $seconds === null && $this->seconds <= 0 ? null : $this->ttl($seconds ?? $this->seconds);
-            $grant = $this->client->service()->refresh($this->ticket(), $ttl, INF);
+            $holding = Holding::shared($this->client->service(), $this->ticket());
+            $grant = Renewal::of($holding, $ttl, $this->grant?->remaining() ?? 0.0, new Share());
             $this->grant = $this->grant === null ? null : $grant;
+            $holding->close();
             return true;
         } catch (LockLost) {
             return false;
@@ -253,6 +259,9 @@ final class LockkeeperLock extends Lock
             return true;
         } catch (LockBusy) {
             return false;
+        } catch (WaitCancelled $cancelled) {
+            // Another one of this owner waits.
+            return $cancelled->retryAfter === null ? throw $cancelled : false;
         } finally {
             $holding->part();
         }

@@ -6,6 +6,7 @@ namespace Lockkeeper\Symfony;
 
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Secret;
+use Lockkeeper\Internal\Share;
 use Lockkeeper\Internal\Ticket;
 use Symfony\Component\Lock\Key;
 use Symfony\Component\Semaphore\Key as SemaphoreKey;
@@ -40,10 +41,10 @@ final class KeyState
         return isset($this->lease()['end']) ? max(0.0, $this->lease()['end'] - microtime(true)) : INF;
     }
 
-    /** Whether the lease was shared when it was heard of last. */
-    public function isShared(): bool
+    /** The share of the lease when it was heard of last: of a lock, exclusive or shared by any number. */
+    public function share(): Share
     {
-        return $this->lease()['shared'] ?? false;
+        return new Share(shared: $this->lease()['shared'] ?? false);
     }
 
     /** Whether the lease has just begun, and its TTL is still to be set. */
@@ -70,19 +71,16 @@ final class KeyState
         $this->note(['pid' => (int) getmypid(), 'isFresh' => $isFresh, 'isReleased' => false]);
     }
 
-    /** The lease may have a new fencing token, which is not known here: it goes by its token alone. */
-    public function doubt(): void
-    {
-        $state = $this->state();
-        if (isset($state['leases'][$this->place])) {
-            $state['leases'][$this->place]['fencing_token'] = null;
-            $this->key->setState(LockkeeperStore::class, $state);
-        }
-    }
-
     public function release(): void
     {
         $this->note(['isReleased' => true] + ($this->here() ?? ['pid' => (int) getmypid(), 'isFresh' => false]));
+    }
+
+    /** The lease has ended, or was given up: there is nothing to rely on. */
+    public function lose(): void
+    {
+        $this->key->reduceLifetime(0.0);
+        $this->forget();
     }
 
     /** There is no lease here any more. */

@@ -11,6 +11,7 @@ use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Renewal;
 use Lockkeeper\Internal\Share;
 use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
@@ -56,15 +57,18 @@ final class LockkeeperSemaphoreStore implements PersistingStoreInterface
             $this->keep($key, $holding->ticket(), $grant);
             $holding->close();
         } catch (LockBusy $busy) {
-            if ($busy->isMine) {
+            if ($holding->isGivenUp()) {
+                $state->lose();
+            } elseif ($busy->isMine) {
                 $key->reduceLifetime($state->remaining()); // Its lease stays as it was.
             } elseif ($ticket !== null) {
                 $state->forget();
             }
             throw new SemaphoreAcquiringException($key, $busy->getMessage());
         } catch (\Throwable $failure) {
-            // The lease that it had may have got this TTL, or have kept its end.
-            $ticket === null || $key->reduceLifetime(min($state->remaining(), $ttlInSecond));
+            // The lease that it had lasts as long as before, unless it was given up.
+            $ticket === null || $key->reduceLifetime($state->remaining());
+            $holding->isGivenUp() && $state->lose();
             throw $this->failed($failure);
         } finally {
             $holding->part();
@@ -75,20 +79,22 @@ final class LockkeeperSemaphoreStore implements PersistingStoreInterface
     {
         // Symfony has just forgotten when it ends: without an answer, no later than before, and than this.
         $state = $this->state($key);
-        $left = min($state->remaining(), $ttlInSecond);
+        $left = $state->remaining();
         $ticket = $state->isReleased() ? null : $state->ticket($this->name($key));
         if ($ticket === null) {
             $key->reduceLifetime(0.0);
             throw new SemaphoreExpiredException($key, 'it is not acquired, or was released');
         }
+        $holding = Holding::shared($this->client->service(), $ticket);
         try {
-            $this->keep($key, $ticket, $this->client->service()->refresh($ticket, $ttlInSecond, $ttlInSecond));
+            $this->keep($key, $ticket, Renewal::of($holding, $ttlInSecond, $left, new Share($key->getLimit())));
+            $holding->close();
         } catch (LockLost $lost) {
-            $key->reduceLifetime(0.0);
-            $state->forget();
+            $state->lose();
             throw new SemaphoreExpiredException($key, $lost->getMessage());
         } catch (\Throwable $failure) {
-            $key->reduceLifetime($left);
+            $key->reduceLifetime(min($left, $ttlInSecond));
+            $holding->isGivenUp() && $state->lose();
             throw $this->failed($failure);
         }
     }

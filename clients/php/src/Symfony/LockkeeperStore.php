@@ -13,6 +13,7 @@ use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Renewal;
 use Lockkeeper\Internal\Share;
 use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
@@ -39,6 +40,8 @@ use Symfony\Component\Lock\SharedLockStoreInterface;
  * A read lock is a shared lease; where the service has exclusive leases only, it is one of these. A Key that has
  * a read lock becomes exclusive only if no other lease of the resource is held: else it conflicts at once, and
  * the read lock stays.
+ *
+ * To shorten a lease, or to give it another share, is to replace it. If the answer to that is lost, the lock is lost.
  */
 final class LockkeeperStore implements
     BlockingStoreInterface,
@@ -64,12 +67,12 @@ final class LockkeeperStore implements
 
     public function save(Key $key): void
     {
-        $this->acquire($key, 0.0, new Share());
+        $this->acquire($key, 0.0, new Share(1));
     }
 
     public function waitAndSave(Key $key): void
     {
-        $this->acquire($key, $this->maxWait, new Share());
+        $this->acquire($key, $this->maxWait, new Share(1));
     }
 
     public function saveRead(Key $key): void
@@ -93,11 +96,15 @@ final class LockkeeperStore implements
             $key->reduceLifetime(0.0);
             throw new LockConflictedException(Keys::shown((string) $key) . ' is not acquired, or was released');
         }
+        $holding = Holding::shared($this->client->service(), $ticket);
         try {
-            $grant = $this->client->service()->refresh($ticket, $ttl, $ttl);
+            // The first one behind save() is shorter than the initial TTL.
+            $grant = Renewal::of($holding, $ttl, $left, $state->share());
             $state->keep($ticket, $grant, false);
+            $holding->close();
         } catch (\Throwable $failure) {
             $key->reduceLifetime(min($left, $ttl));
+            $holding->isGivenUp() && $state->lose();
             throw $this->notPutOff($key, $ttl, $failure);
         }
         $this->reduce($key, $grant);
@@ -138,20 +145,22 @@ final class LockkeeperStore implements
         $ticket = $state->isReleased() ? null : $state->ticket($this->name($key));
         $holding = $ticket === null ? $this->newHolding($key) : Holding::shared($this->client->service(), $ticket);
         try {
-            $grant = $this->granted($holding, $wait, $share, $state);
+            $grant = $this->granted($holding, $wait, $share);
             $state->keep($holding->ticket(), $grant, $grant->isNew || $ticket === null);
             $holding->close();
         } catch (LockBusy $busy) {
-            if ($busy->isMine) {
+            if ($holding->isGivenUp()) {
+                $state->lose();
+            } elseif ($busy->isMine) {
                 $key->reduceLifetime($state->remaining()); // The read lock stays.
             } elseif ($ticket !== null) {
                 $state->forget();
             }
             throw new LockConflictedException($busy->getMessage(), 0, $busy);
         } catch (\Throwable $failure) {
-            // The lease that it had may have got the initial TTL, or have kept its end; or it may be exclusive now.
-            $state->isShared() && $state->doubt();
-            $ticket === null || $key->reduceLifetime(min($state->remaining(), $this->initialTtl));
+            // The lease that it had lasts as long as before, unless it was given up.
+            $ticket === null || $key->reduceLifetime($state->remaining());
+            $holding->isGivenUp() && $state->lose();
             throw $failure instanceof LockkeeperException
                 ? new LockAcquiringException($failure->getMessage(), 0, $failure)
                 : $failure;
@@ -161,12 +170,10 @@ final class LockkeeperStore implements
         $this->reduce($key, $grant);
     }
 
-    private function granted(Holding $holding, ?float $wait, Share $share, KeyState $state): Grant
+    private function granted(Holding $holding, ?float $wait, Share $share): Grant
     {
-        $alone = new Share(1);
-        $share = !$share->shared && $state->isShared() ? $alone : $share;
         try {
-            $grant = (new Claim($holding, $this->initialTtl, $share))->acquire($wait);
+            return (new Claim($holding, $this->initialTtl, $share))->acquire($wait);
         } catch (RequestRefused $refused) {
             if ($refused->field !== 'shared' || $refused->outcome === Outcome::Unknown) {
                 throw $refused;
@@ -174,12 +181,6 @@ final class LockkeeperStore implements
             // The service has exclusive leases only.
             return (new Claim($holding, $this->initialTtl))->acquire($wait);
         }
-        if ($share->shared || $grant->slots === null) {
-            return $grant;
-        }
-        // Without a share the lease stays as it is: another copy of the Key has made it shared.
-        $state->keep($holding->ticket(), $grant, false);
-        return (new Claim($holding, $this->initialTtl, $alone))->acquire($wait);
     }
 
     private function newHolding(Key $key): Holding
@@ -199,8 +200,7 @@ final class LockkeeperStore implements
     private function notPutOff(Key $key, float $ttl, \Throwable $failure): \Throwable
     {
         if ($failure instanceof LockLost) {
-            $key->reduceLifetime(0.0);
-            $this->state($key)->forget();
+            $this->state($key)->lose();
             return new LockConflictedException($failure->getMessage(), 0, $failure);
         }
         if ($failure instanceof RequestRefused && $failure->shortest !== null && $ttl < $failure->shortest) {
@@ -223,11 +223,10 @@ final class LockkeeperStore implements
     /** Gives back what the Key may have. */
     private function drop(Key $key): void
     {
-        $key->reduceLifetime(0.0);
         $state = $this->state($key);
         $ticket = $state->ticket($this->name($key));
         $ticket === null || $this->client->service()->part($ticket);
-        $state->forget();
+        $state->lose();
     }
 
     private function state(Key $key): KeyState
