@@ -22,6 +22,8 @@ function verbs(Lockkeeper $locks): void
     same(true, between(80, $lease->remaining(), 90), 'what remains after a refresh to 90 s');
     $lease->refresh();
     same(true, between(80, $lease->remaining(), 90), 'what remains after another refresh');
+    $lease->refresh(9);
+    same(true, between(70, $lease->remaining(), 90), 'what remains after a refresh to 9 s');
     same(true, $lease->release(), 'release');
     same(0.0, $lease->remaining(), 'what remains after a release');
     same(false, $lease->release(), 'release again');
@@ -184,14 +186,14 @@ function failing(Lockkeeper $locks, string $key, float $wait): void
     }
 }
 
-/** A refresh to less that fails, and what remains. */
-function shortening(Lockkeeper $locks, string $key): void
+/** A refresh that fails, and what remains. */
+function refresh_failing(Lockkeeper $locks, string $key): void
 {
     $lease = $locks->acquire($key, 60);
     try {
         $lease->refresh(5);
     } catch (LockkeeperException $failure) {
-        echo get_class($failure), ", $failure->outcome, ", $lease->remaining() > 5 ? 'more than' : 'at most', ' 5 s';
+        echo get_class($failure), ", $failure->outcome, ", $lease->remaining() > 5 ? 'as before' : 'less';
     }
 }
 

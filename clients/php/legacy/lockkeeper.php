@@ -291,6 +291,9 @@ final class LockkeeperLease
     /** No request waits longer: less than the service allows, and most proxies. */
     private const SLICE = 20.0;
 
+    /** So often in a row a newer request may take the place, then another program has the token. */
+    private const SUPERSEDED = 3;
+
     /** @var string */
     public $key;
 
@@ -346,7 +349,7 @@ final class LockkeeperLease
     }
 
     /**
-     * The TTL begins anew, or another one.
+     * The TTL begins anew, or another one. It never ends earlier for it.
      *
      * @throws LockkeeperLost        stop: your work may overlap with another's; so it is after a release, and in a
      *                               forked child
@@ -361,19 +364,7 @@ final class LockkeeperLease
         }
         $options = $ttl === null ? [] : ['ttl_ms' => Lockkeeper::millis($ttl)];
         // There is nothing to refresh behind its end.
-        $patience = max(0.5, $this->remaining());
-        $before = [$this->ttl, $this->began];
-        if ($ttl !== null && $ttl < $this->remaining()) {
-            // Without an answer it may last for this much only.
-            [$this->ttl, $this->began] = [$ttl, Lockkeeper::clocks()];
-        }
-        try {
-            $answer = $this->ask('PUT', $options, 0.0, $patience);
-        } catch (LockkeeperException $failure) {
-            // It may have been done by an earlier try, or behind a proxy that refuses.
-            [$this->ttl, $this->began] = $failure->outcome === 'unknown' ? [$this->ttl, $this->began] : $before;
-            throw $failure;
-        }
+        $answer = $this->ask('PUT', $options, 0.0, max(0.5, $this->remaining()));
         if (!$answer->isGood()) {
             $this->isOver();
             throw new LockkeeperLost($answer->detail($this->key), 409, 'lock_lost');
@@ -557,12 +548,13 @@ final class LockkeeperLease
         if ($method === 'POST') {
             self::$open[$this->id] = [$this->service, $this->path, $this->key, getmypid()];
         }
-        for ($failures = 0, $inDoubt = false;; usleep((int) ($pause * 1e6))) {
+        for ($failures = 0, $superseded = 0, $inDoubt = false;; usleep((int) ($pause * 1e6))) {
             $slice = min(self::SLICE, max(0.0, $wait - Lockkeeper::since($began)));
             $options = ($wait > 0 ? ['wait_ms' => (int) ceil($slice * 1000)] : []) + $options;
             $answer = $this->send($method, $options, $slice + $patience);
             $inDoubt = $inDoubt || $answer->outcome === 'unknown';
             $left = $wait - Lockkeeper::since($began);
+            $superseded = $answer->isSuperseded() ? $superseded + 1 : 0;
             if ($answer->outcome === '') {
                 if (!($left > 0) || !$answer->isBusy()) { // NAN ends as well
                     break;
@@ -572,10 +564,11 @@ final class LockkeeperLease
                 $failures = 0;
             } else {
                 // What may have been done is asked for twice at least.
-                if (!($left + $patience > 0) && ($failures > 0 || $answer->outcome !== 'unknown')) {
+                $isOver = !($left + $patience > 0) && ($failures > 0 || $answer->outcome !== 'unknown');
+                if ($isOver || $superseded === self::SUPERSEDED) {
                     break;
                 }
-                $pause = min(1.0, 0.05 * 2 ** $failures++);
+                $pause = $superseded > 0 ? 1.0 : min(1.0, 0.05 * 2 ** $failures++);
             }
         }
         // What a proxy refuses it may have passed on before.
@@ -735,7 +728,7 @@ final class LockkeeperUnavailable extends LockkeeperException
 {
 }
 
-/** The claim was released elsewhere, with its token, while it waited in line. Nothing was acquired. */
+/** While the claim waited in line, it was released elsewhere, or another program waited with its token. */
 final class LockkeeperCancelled extends LockkeeperException
 {
 }
@@ -779,7 +772,7 @@ final class LockkeeperAnswer
         $this->status = $status;
         $this->body = $isOurs ? $body : [];
         $this->text = $status > 0 ? "HTTP $status, and not from lockkeeper" : $text;
-        if ($isOurs && ($status >= 500 || $code === 'quota_exceeded')) {
+        if ($isOurs && ($status >= 500 || in_array($code, ['quota_exceeded', 'superseded'], true))) {
             $isNothing = in_array($code, ['draining', 'not_ready', 'quota_exceeded'], true)
                 || ($body['outcome'] ?? '') === 'not_acquired';
             $this->outcome = $isNothing ? 'not_acquired' : 'unknown';
@@ -798,6 +791,12 @@ final class LockkeeperAnswer
         return in_array($this->body['code'] ?? '', ['lock_held', 'too_many_waiters'], true);
     }
 
+    /** Whether a newer request of the same token has taken the place in line. */
+    public function isSuperseded(): bool
+    {
+        return ($this->body['code'] ?? '') === 'superseded';
+    }
+
     public function detail(string $key): string
     {
         $detail = $this->body['detail'] ?? null;
@@ -808,12 +807,13 @@ final class LockkeeperAnswer
     public function certain(string $key, bool $inDoubt = false): self
     {
         $problem = $this->body['code'] ?? '';
+        if ($problem === 'wait_cancelled' || $problem === 'superseded') {
+            $outcome = $this->outcome === '' ? 'not_acquired' : $this->outcome;
+            throw new LockkeeperCancelled($this->detail($key), $this->status, $problem, $outcome);
+        }
         if ($this->outcome !== '') {
             $outcome = $inDoubt ? 'unknown' : $this->outcome;
             throw new LockkeeperUnavailable($this->detail($key), $this->status, $problem, $outcome);
-        }
-        if ($problem === 'wait_cancelled') {
-            throw new LockkeeperCancelled($this->detail($key), $this->status, $problem, 'not_acquired');
         }
         if (!$this->isGood() && !$this->isBusy() && $problem !== 'lock_lost') {
             // What a proxy refuses it may have passed on before.
@@ -826,7 +826,7 @@ final class LockkeeperAnswer
     /** Whether the service may refuse such a request so. */
     private static function isRefused(string $method, string $code): bool
     {
-        if (in_array($code, ['lock_held', 'too_many_waiters', 'wait_cancelled'], true)) {
+        if (in_array($code, ['lock_held', 'too_many_waiters', 'wait_cancelled', 'superseded'], true)) {
             return $method === 'POST';
         }
         return $code !== 'lock_lost' || $method === 'PUT' || $method === 'DELETE';

@@ -11,6 +11,9 @@ const RATE_LIMITED: &str = "HTTP/1.1 429 Too Many Requests\r\nConnection: close\
 const CANCELLED: &str = "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n\
     {\"code\":\"wait_cancelled\",\"detail\":\"released while it waited\",\
     \"type\":\"urn:lockkeeper:wait_cancelled\"}";
+const SUPERSEDED: &str = "HTTP/1.1 409 Conflict\r\nConnection: close\r\nRetry-After: 1\r\n\r\n\
+    {\"code\":\"superseded\",\"detail\":\"a newer request waits\",\
+    \"type\":\"urn:lockkeeper:superseded\"}";
 const HALF_A_GRANT: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"key\":\"key\"}";
 const DETAILED: &str = "HTTP/1.1 422 Unprocessable Entity\r\nConnection: close\r\n\r\n\
     {\"detail\":[{\"loc\":[\"path\"],\"msg\":\"bad\"}]}";
@@ -18,7 +21,7 @@ const ODD: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n\
     {\"code\":\"odd\",\"detail\":[\"a\"],\"field\":[\"a\"],\"type\":\"urn:lockkeeper:odd\"}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shorter_refresh_that_may_have_happened_keeps_the_shorter_end() {
+async fn a_refresh_that_fails_leaves_the_end_as_it_was() {
     let (service, _directory) = embedded(&[]);
     for php in Php::ALL {
         for (answer, told) in [
@@ -30,13 +33,13 @@ async fn a_shorter_refresh_that_may_have_happened_keeps_the_shorter_end() {
             proxy.plan(&[Mode::Pass, Mode::LoseAnswer]);
             proxy.plan(&[Mode::Answer(answer); 20]);
             let key = format!("{php:?}/{told}");
-            let said = php.gives_up("shortening", &proxy.url(), &key);
-            assert_eq!(said, format!("{told}, at most 5 s"), "{php:?}");
+            let said = php.gives_up("refresh_failing", &proxy.url(), &key);
+            assert_eq!(said, format!("{told}, as before"), "{php:?}");
         }
         let proxy = Proxy::before(service.http().address).await;
         proxy.plan(&[Mode::Pass, Mode::Answer(KEY_CHANGED)]);
-        let said = php.says(&["shortening", &proxy.url(), &format!("{php:?}")]);
-        assert_eq!(said, "LockkeeperRefused, not_acquired, more than 5 s", "{php:?}");
+        let said = php.says(&["refresh_failing", &proxy.url(), &format!("{php:?}")]);
+        assert_eq!(said, "LockkeeperRefused, not_acquired, as before", "{php:?}");
     }
 }
 
@@ -79,6 +82,23 @@ async fn a_wait_that_is_cancelled_is_told_as_that() {
         let said = php.says(&["failing", &proxy.url(), "key", "5"]);
         assert_eq!(said, "LockkeeperCancelled: 'key': released while it waited", "{php:?}");
         assert_eq!(proxy.requests().len(), 1, "{php:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_a_newer_request_supersedes_repeats_it_and_gives_up_after_three() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    for php in Php::ALL {
+        proxy.plan(&[Mode::Answer(SUPERSEDED); 2]);
+        assert_eq!(php.says(&["failing", &proxy.url(), "key", "5"]), "granted", "{php:?}");
+        proxy.requests();
+        proxy.plan(&[Mode::Answer(SUPERSEDED); 3]);
+        let said = php.says(&["failing", &proxy.url(), "key", "5"]);
+        assert_eq!(said, "LockkeeperCancelled: 'key': a newer request waits", "{php:?}");
+        // It gives back what the newer request may get.
+        let asked = proxy.requests();
+        assert_eq!((asked.len(), asked[3].starts_with("DELETE ")), (4, true), "{php:?}: {asked:?}");
     }
 }
 
