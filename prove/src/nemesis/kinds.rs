@@ -5,125 +5,69 @@ use crate::servers::{Site, Store};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// An instance is stopped and goes on.
-    InstanceStop,
-    /// An instance runs for a fifth of the time.
-    InstanceStarved,
-    /// An instance gets next to no more memory, and may end for that.
-    InstanceMemory,
-    /// An instance is killed and restarted.
-    InstanceKill,
-    /// An instance is told to end and restarted.
-    InstanceTerm,
-    /// All instances are told to end and restarted, one after another.
-    InstanceRoll,
-    /// Nobody is left to read the log of an instance.
-    LogClosed,
-    /// The log of an instance is on a full disk.
-    LogFull,
-    /// The log of an instance is a pipe that fills up.
-    LogUnread,
-    /// The wall clock of an instance is ahead or behind.
-    InstanceTime,
-    /// Hundreds of connections that never end their question.
-    Flood,
-    /// Something happens to the network between clients and an instance.
-    Front(Net),
-    /// Something happens to the network between an instance and a server.
-    Link(Net),
-    /// Writes of an instance to a server fail with an errno.
-    LinkWriteFails,
-    /// Reads of an instance from a server fail with an errno.
-    LinkReadFails,
-    /// Syncs of the embedded store take long.
-    DiskSlow,
-    /// One sync of it fails.
-    DiskFailsOnce,
-    /// All syncs of it fail.
-    DiskFails,
-    /// Its disk is full.
-    DiskFull,
-    /// Its file is moved away and back.
-    FileMoved,
-    /// Its directory is moved away and back.
-    DirectoryMoved,
-    /// A copy is put in place of its file.
-    FileReplaced,
-    /// Its file is deleted, and it is restarted.
-    FileDeleted,
-    /// It is restarted with an earlier copy of its file.
-    FileRolledBack,
-    /// It is started with a damaged file, and then with the right one.
-    FileDamaged,
-    /// A second process is started on its directory.
-    SecondProcess,
-    /// A server is stopped and goes on.
-    ServerStop,
-    /// A server is killed and restarted.
-    ServerKill,
-    /// A server is told to end and restarted.
-    ServerTerm,
-    /// All servers are told to end and restarted, one after another.
-    ServerRoll,
-    /// All servers are killed at once and restarted.
-    ServersKill,
-    /// A server closes the connections of all clients.
-    ClientsKilled,
-    /// A server forgets its scripts.
-    ScriptsFlushed,
-    /// A server forgets everything.
-    Flushed,
-    /// A server is busy.
-    Sleep,
-    /// A server lets clients wait.
-    Pause,
-    /// Syncs of a server take long.
-    ServerDiskSlow,
-    /// A sync of a server fails.
-    ServerDiskFails,
-    /// The disk of a server is full.
-    ServerDiskFull,
-    /// A server is killed, and comes back without the end of its log.
-    ServerLogTruncated,
-    /// The clock of a server is ahead.
-    ClockForward,
-    /// The clock of a server is behind.
-    ClockBack,
-    /// A server has as much in memory as it may.
-    MemoryFull,
-    /// A replica takes over by order.
-    Failover,
-    /// A sentinel is killed and restarted.
-    SentinelKill,
-    /// Slots of the Cluster move to another node and back.
-    SlotsMoved,
-    /// Instances are restarted one by one with a fourth node, and later without it.
-    ListChange,
+    InstanceStop,       // An instance is stopped and goes on.
+    InstanceStarved,    // An instance runs for a fifth of the time.
+    InstanceMemory,     // An instance gets next to no more memory, and may end for that.
+    InstanceKill,       // An instance is killed and restarted.
+    InstanceTerm,       // An instance is told to end and restarted.
+    InstanceRoll,       // All instances are told to end and restarted, one after another.
+    LogClosed,          // Nobody is left to read the log of an instance.
+    LogFull,            // The log of an instance is on a full disk.
+    LogUnread,          // The log of an instance is a pipe that fills up.
+    InstanceTime,       // The wall clock of an instance is ahead or behind.
+    Flood,              // Hundreds of connections that never end their question.
+    Front(Net),         // Something happens to the network between clients and an instance.
+    Link(Net),          // Something happens to the network between an instance and a server.
+    LinkWriteFails,     // Writes of an instance to a server fail with an errno.
+    LinkReadFails,      // Reads of an instance from a server fail with an errno.
+    DiskSlow,           // Syncs of the embedded store take long.
+    DiskFailsOnce,      // One sync of it fails.
+    DiskFails,          // All syncs of it fail.
+    DiskFull,           // Its disk is full.
+    FileMoved,          // Its file is moved away and back.
+    DirectoryMoved,     // Its directory is moved away and back.
+    FileReplaced,       // A copy is put in place of its file.
+    FileDeleted,        // Its file is deleted, and it is restarted.
+    FileRolledBack,     // It is restarted with an earlier copy of its file.
+    FileDamaged,        // It is started with a damaged file, and then with the right one.
+    SecondProcess,      // A second process is started on its directory.
+    ServerStop,         // A server is stopped and goes on.
+    ServerKill,         // A server is killed and restarted.
+    ServerTerm,         // A server is told to end and restarted.
+    ServerRoll,         // All servers are told to end and restarted, one after another.
+    ServersKill,        // All servers are killed at once and restarted.
+    ClientsKilled,      // A server closes the connections of all clients.
+    ScriptsFlushed,     // A server forgets its scripts.
+    Flushed,            // A server forgets everything.
+    Sleep,              // A server is busy.
+    Pause,              // A server lets clients wait.
+    ServerDiskSlow,     // Syncs of a server take long.
+    ServerDiskFails,    // A sync of a server fails.
+    ServerDiskFull,     // The disk of a server is full.
+    ServerLogTruncated, // A server is killed, and comes back without the end of its log.
+    ClockForward,       // The clock of a server is ahead.
+    ClockBack,          // The clock of a server is behind.
+    MemoryFull,         // A server has as much in memory as it may.
+    Failover,           // A replica takes over by order.
+    SentinelKill,       // A sentinel is killed and restarted.
+    SlotsMoved,         // Slots of the Cluster move to another node and back.
+    ListChange, // Instances are restarted one by one with a fourth node, and later without it.
 }
 
 /// What happens to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Net {
-    /// It is slow.
-    Delay,
-    /// It keeps answers, and lets all of them through at its end.
-    Stalled,
-    /// It holds everything back and then lets it through, so that answers come late.
-    Held,
-    /// It swallows everything.
-    Swallow,
-    /// It swallows questions.
-    SwallowThere,
-    /// It swallows answers.
-    SwallowBack,
-    /// It resets all connections.
-    Cut,
-    /// It ends the direction to the server of all connections.
-    HalfClose,
+    Delay,        // It is slow.
+    Stalled,      // It keeps answers, and lets all of them through at its end.
+    Held,         // It holds everything back and then lets it through, so that answers come late.
+    Swallow,      // It swallows everything.
+    SwallowThere, // It swallows questions.
+    SwallowBack,  // It swallows answers.
+    Cut,          // It resets all connections.
+    HalfClose,    // It ends the direction to the server of all connections.
     /// It holds questions back, and delivers them after the connections were ended for those who asked.
     HungUp,
-    /// It loses the answers to some questions of one kind.
-    AnswerLost,
+    AnswerLost, // It loses the answers to some questions of one kind.
 }
 
 /// What a fault strikes: no two faults of a round strike the same.
@@ -131,18 +75,14 @@ pub(crate) enum Net {
 pub(crate) enum Target {
     Instance(usize),
     Instances,
-    /// The network between clients and an instance.
-    Client(usize),
-    /// The network between instances and a server.
-    Link(usize),
-    /// What an instance does with its own network, or its clock.
-    Socket(usize),
+    Client(usize), // The network between clients and an instance.
+    Link(usize),   // The network between instances and a server.
+    Socket(usize), // What an instance does with its own network, or its clock.
     Disk,
     File,
     Server(usize),
     Servers,
-    /// What a server knows.
-    Data(usize),
+    Data(usize), // What a server knows.
     Sentinel(usize),
 }
 

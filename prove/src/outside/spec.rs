@@ -35,32 +35,24 @@ pub(super) struct Key {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asks {
-    /// For the lease, by this token.
-    Acquire(Token),
+    Acquire(Token), // For the lease, by this token.
     /// For more time of this token's lease, by its number if there is one.
     Refresh(Token, Option<u64>),
     /// For the end of this token's lease, by its number if there is one.
     Release(Token, Option<u64>),
-    /// Who holds the key.
-    Look(Token),
+    Look(Token), // Who holds the key.
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
-    /// The token has the lease of this number.
-    Lease(u64),
-    /// The lease that was meant has ended by this release.
-    Released,
-    /// The lease that was meant is not there.
-    Lost,
-    /// Another token has the key.
-    Held,
-    /// Nobody has the key.
-    Free,
+    Lease(u64), // The token has the lease of this number.
+    Released,   // The lease that was meant has ended by this release.
+    Lost,       // The lease that was meant is not there.
+    Held,       // Another token has the key.
+    Free,       // Nobody has the key.
     /// Somebody has the key, by this number, and it is the token that asked.
     Seen(Option<u64>, Option<bool>),
-    /// Whatever it was, it was not received.
-    Nothing,
+    Nothing, // Whatever it was, it was not received.
 }
 
 impl Key {

@@ -17,14 +17,10 @@ use crate::servers::shim::Shim;
 /// Where the log of an instance goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Log {
-    /// Into a file that is kept.
-    File,
-    /// Into a pipe whose reader is gone.
-    Closed,
-    /// Into a pipe that nobody reads.
-    Unread,
-    /// Onto a disk that is full.
-    Full,
+    File,   // Into a file that is kept.
+    Closed, // Into a pipe whose reader is gone.
+    Unread, // Into a pipe that nobody reads.
+    Full,   // Onto a disk that is full.
 }
 
 /// An instance, on the same port whenever it restarts.

@@ -53,22 +53,14 @@ permissions = ["acquire", "read", "admin"]
 /// A store, and how many instances are on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// One instance with its own file.
-    Embedded,
-    /// One Redis that syncs each write, one instance.
-    Redis,
-    /// The same with three instances.
-    Redis3,
-    /// One Redis that is 20 ms away, and one instance.
-    RedisFar,
-    /// A master, a replica, three sentinels, two instances.
-    Sentinel,
-    /// Three masters, two instances.
-    Cluster,
-    /// Three masters with a replica each, two instances.
-    ClusterReplicas,
-    /// Three independent nodes that keep nothing, two instances.
-    Redlock,
+    Embedded,        // One instance with its own file.
+    Redis,           // One Redis that syncs each write, one instance.
+    Redis3,          // The same with three instances.
+    RedisFar,        // One Redis that is 20 ms away, and one instance.
+    Sentinel,        // A master, a replica, three sentinels, two instances.
+    Cluster,         // Three masters, two instances.
+    ClusterReplicas, // Three masters with a replica each, two instances.
+    Redlock,         // Three independent nodes that keep nothing, two instances.
 }
 
 impl Store {
