@@ -32,6 +32,9 @@ const ENDLESS: i64 = -1;
 /// The longest that Redis keeps a line that nobody joins.
 const LINE_MS: i64 = 120_000;
 
+/// The most fields of a line's crew: instances, each with a new name after a restart, for a minute.
+const CREW: u64 = 48;
+
 /// What an instance had before the load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Baseline {
@@ -60,6 +63,7 @@ impl Nemesis<'_> {
             held += u64::from(look["held"] == true);
             waiters += look["waiters"].as_u64().unwrap_or(0);
         }
+        self.note_left("redis fields of a crew", self.crew, CREW);
         self.note_left("held", held, 0);
         self.note_left("waiters", waiters, 0);
         let mut refused = 0;
@@ -89,6 +93,18 @@ impl Nemesis<'_> {
             self.note_left("memory", now.memory_kib, before.memory_kib + MEMORY_KIB);
         }
         Ok(())
+    }
+
+    /// Measures the lists of the instances that wait for each key, which last as long as its line.
+    pub(super) fn measure_crews(&mut self) {
+        for server in &self.site.servers {
+            let names: io::Result<Vec<String>> = server.run(&["KEYS", "*/crew//*"]);
+            let fields = names.unwrap_or_default().into_iter().map(|name| {
+                let fields: io::Result<u64> = server.run(&["HLEN", &name]);
+                fields.unwrap_or(0)
+            });
+            self.crew = fields.fold(self.crew, u64::max);
+        }
     }
 
     fn note_left(&self, what: &str, count: u64, allowed: u64) {

@@ -38,6 +38,8 @@ pub(crate) struct Nemesis<'a> {
     /// What keeps instances from running.
     starving: JoinSet<()>,
     baseline: Vec<Baseline>,
+    /// The most fields that the crew of a line had.
+    crew: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,7 @@ impl<'a> Nemesis<'a> {
             floods: Vec::new(),
             starving: JoinSet::new(),
             baseline,
+            crew: 0,
         }
     }
 
@@ -95,6 +98,7 @@ impl<'a> Nemesis<'a> {
         sleep(Duration::from_millis(self.chance.u64(300..1_500))).await;
         // The next fault means what it says only on a store that is whole.
         self.site.until_whole().await?;
+        self.measure_crews();
         let replaced = self.site.epoch() != epoch;
         for (fault, until) in healed {
             let until = if replaced { self.recorder.now() } else { until };
