@@ -26,16 +26,10 @@ pub(crate) const MOST_SLOTS: u16 = 1_000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// How the run was made. The first line.
-    Run(Run),
-    /// A question of a client and its answer.
-    Operation(Operation),
-    /// Something that was made to fail.
-    Fault(Fault),
-    /// A write to the resource that a key guards.
-    Write(Write),
-    /// What was left once every client had gone and every lease was over.
-    Left(Left),
+    Run(Run),             // How the run was made. The first line.
+    Operation(Operation), // A question of a client and its answer.
+    Fault(Fault),         // Something that was made to fail.
+    Left(Left),           // What was left once every client had gone and every lease was over.
 }
 
 impl Line {
@@ -73,37 +67,29 @@ pub(crate) struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
-    /// `POST /locks/{key}`, with or without a wait.
-    Acquire,
+    Acquire, // `POST /locks/{key}`, with or without a wait.
     /// `POST /hold/{key}`: a line for the grant, then one [`Kind::Alive`] for each event `alive`, then
     /// one [`Kind::HoldEnd`].
     Hold,
-    /// An event `alive` of a stream; `sent` is when the event before it was received.
-    Alive,
+    Alive, // An event `alive` of a stream; `sent` is when the event before it was received.
     /// The end of a stream, `sent` when the event before it was received: `gone` if the client ended it, `code` the event and its reason otherwise
     /// (`lost/expired`, `timeout`, `draining`, `cut`).
     HoldEnd,
-    /// `PUT /locks/{key}/refresh`.
-    Refresh,
-    /// `DELETE /locks/{key}`.
-    Release,
-    /// `DELETE /admin/locks/{key}`.
-    ForceRelease,
-    /// `GET /locks/{key}`.
-    Look,
+    Refresh,      // `PUT /locks/{key}/refresh`.
+    Release,      // `DELETE /locks/{key}`.
+    ForceRelease, // `DELETE /admin/locks/{key}`.
+    Look,         // `GET /locks/{key}`.
 }
 
 /// What the client knows after its question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    /// 200, 201, 204.
-    Yes,
+    Yes, // 200, 201, 204.
     /// It certainly had no effect and will have none: refused before a byte was sent, 4xx, 503 with
     /// `not_acquired`, `draining`.
     No,
-    /// Nobody knows: no answer, a broken connection, any other 5xx.
-    Unknown,
+    Unknown, // Nobody knows: no answer, a broken connection, any other 5xx.
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,6 +105,9 @@ pub(crate) struct Operation {
     pub(crate) answered: Option<Nanos>,
     /// When the client hung up, if it did so before the answer.
     pub(crate) gone: Option<Nanos>,
+    /// When its connection to the service ended, if that held it back until after the client had gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) late: Option<Nanos>,
     /// What the client knows since.
     pub(crate) outcome: Outcome,
     /// The HTTP status; 0 without an answer.
@@ -141,7 +130,7 @@ pub(crate) struct Asked {
     pub(crate) ttl_ms: Option<u64>,
     /// Milliseconds; 0 does not wait, `u64::MAX` waits without an end.
     pub(crate) wait_ms: u64,
-    /// The number of the lease that is meant, in a refresh and a release.
+    /// The number of the lease that is meant, or that a claim replaces.
     pub(crate) fencing_token: Option<u64>,
     /// For how long a stream's lease stays after its end.
     pub(crate) linger_ms: u64,
@@ -157,7 +146,7 @@ pub(crate) struct Asked {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Said {
-    /// The number of the lease.
+    /// The number of the lease; in a refusal, that of the lease that the token has.
     pub(crate) fencing_token: Option<u64>,
     /// What is left of the lease.
     pub(crate) ttl_ms: Option<u64>,
@@ -200,21 +189,6 @@ pub(crate) struct Fault {
     /// What the store may lose by it: leases that were granted before its end may be forgotten.
     #[serde(default)]
     pub(crate) forgets: bool,
-}
-
-/// A write to the resource that a key guards.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Write {
-    /// The key that guards the resource.
-    pub(crate) key: u32,
-    pub(crate) token: Token,
-    /// The number of the lease under which it wrote.
-    pub(crate) fencing_token: u64,
-    /// When the resource decided.
-    pub(crate) at: Nanos,
-    pub(crate) taken: bool,
-    /// Whether the writer knew that its lease was over.
-    pub(crate) late: bool,
 }
 
 /// What was left at the end, after every lease and its bookkeeping should be over.

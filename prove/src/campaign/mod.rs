@@ -126,8 +126,9 @@ pub(crate) fn wanted(store: Store, lasts: Duration) -> Wanted {
         ("shared_grants", 2 * seconds),
         ("shared_handoffs", seconds / 2),
         ("shared_full", full),
-        ("shared_changes", seconds / 4),
-        ("shared_anew", seconds / 4),
+        ("replaced", seconds / 2),
+        ("shared_replaced", seconds / 4),
+        ("late", seconds / 4),
         ("fault_kinds", 2),
     ]
 }

@@ -6,7 +6,6 @@ use crate::check::context::{Context, DEFAULT_TTL, MS};
 use crate::check::ends::ends;
 use crate::check::key::{Key, Stream};
 use crate::check::lease::{Evidence, Lease, Leases};
-use crate::check::share::shares;
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 /// Finds the leases of a key.
@@ -32,9 +31,6 @@ pub(super) fn leases<'a>(context: &Context<'_>, key: &Key<'a>) -> Leases<'a> {
     let leases = evidence.into_iter().map(|(id, evidence)| lease(context, key, id, evidence));
     let mut leases: Vec<_> = leases.collect();
     succeed(key, &mut leases);
-    for lease in &mut leases {
-        lease.shares = shares(key, lease);
-    }
     Leases::new(leases)
 }
 
@@ -98,7 +94,8 @@ fn lease<'a>(
         over: Nanos::MAX,
         begun: begun.is_some(),
         first: first.of,
-        shares: Vec::new(),
+        slots: first.of.told_slots(),
+        slot: first.of.said.slot,
         evidence,
     };
     if !lease.begun {
@@ -108,15 +105,15 @@ fn lease<'a>(
         (stream.grant.said.fencing_token, stream.grant.token) == (Some(fence), token)
     };
     let streams: Vec<&Stream<'a>> = key.streams.iter().filter(of_lease).collect();
-    let ends = ends(context, key, (&lease, &streams));
+    let ends = ends(key, &lease, &streams);
     for one in &mut lease.evidence {
         // Until when the lease lasted at least, as far as this answer proves it.
         let mut lasts = one.rely;
-        for end in ends.iter().filter(|end| end.until >= one.from) {
-            if one.of.is_claim() && end.taken_over_after.is_some_and(|after| one.from > after) {
+        for end in &ends {
+            if end.until < one.from || end.of_stream && one.is_plain() {
                 continue;
             }
-            let at = end.from.max(one.from).saturating_add(end.keeps);
+            let at = end.from.max(one.from);
             one.rely = one.rely.min(at);
             if !end.only_holder {
                 lasts = lasts.min(at);
@@ -128,12 +125,12 @@ fn lease<'a>(
         }
     }
     for end in ends.iter().filter(|end| !end.only_holder) {
-        lease.cap = lease.cap.min(end.from.max(lease.lo).saturating_add(end.keeps));
+        lease.cap = lease.cap.min(end.from.max(lease.lo));
     }
     lease.by_ttl = by_ttl(context, key, (&lease, &streams));
     lease.over = key.over(token, Some(fence), lease.hi, lease.by_ttl);
     let told = streams.iter().filter_map(|stream| stream.end).filter_map(|end| {
-        let ended = matches!(end.code.as_str(), "lost/released" | "lost/forced");
+        let ended = matches!(end.code.as_str(), "lost/released" | "lost/forced" | "lost/replaced");
         end.answered.filter(|_| ended)
     });
     lease.over = told.min().unwrap_or(Nanos::MAX).min(lease.over);
@@ -145,7 +142,9 @@ fn lease<'a>(
 fn find_beginning(key: &Key<'_>, lease: &mut Lease<'_>) {
     // Whatever its token had before it was told that it has nothing is another lease.
     let told = |operation: &&Operation| {
-        let nothing = operation.ends() || operation.is_definite_no();
+        // A refusal may tell of another lease that it has.
+        let has_another = operation.is_lost() && operation.said.fencing_token.is_some();
+        let nothing = operation.ends() && !has_another || operation.is_definite_no();
         nothing && operation.answered.is_some_and(|answered| answered <= lease.lo)
     };
     let nothing = key.near(lease.token, 0, lease.hi).map(|near| near.of).find(told);
@@ -185,8 +184,8 @@ fn by_ttl(
     // Questions without an answer may have prolonged it, one after the other.
     loop {
         let before = until;
-        let near = key.near(lease.token, lease.lo, before);
-        for span in near.filter(|span| span.of.prolongs() && span.of.is_unknown()) {
+        let near = key.near(lease.token, lease.lo, before).filter(|span| span.of.is_unknown());
+        for span in near.filter(|span| span.of.prolongs() && span.of.replaces().is_none()) {
             let ttl = span.of.asked_ttl().unwrap_or_else(|| longest.max(DEFAULT_TTL));
             let later = span.until.saturating_add(ttl);
             if later > until {

@@ -20,6 +20,8 @@ pub(super) const PLACE_KEPT: Nanos = 10 * SECOND;
 pub(super) const ROLLED_BACK: Nanos = 10 * SECOND;
 /// How long an answer takes at least where the store is 20 ms away.
 const FAR_ANSWER: Nanos = 40 * MS;
+/// How long after its beginning, or before its end, a fault certainly acts.
+const EDGE: Nanos = 20 * MS;
 /// How long a request takes to stand in line where everything is fast.
 const ARRIVAL: Nanos = 50 * MS;
 /// How long a store or an instance may stand still until its waiters are passed over, less the time in
@@ -119,6 +121,17 @@ impl<'a> Context<'a> {
     pub(super) fn hears_out(&self, sent: Nanos, answered: Nanos) -> bool {
         let clock = |fault: &Fault| self.is_clock(fault);
         !self.embedded() && !self.redlock() && !self.faults_in(sent, answered + SECOND).any(clock)
+    }
+
+    /// Returns when all that was asked of a store has come to its end that stood still from before
+    /// `sent` until after `gone`, if nothing else was made to fail in that time.
+    pub(super) fn stood_still(&self, sent: Nanos, gone: Nanos) -> Option<Nanos> {
+        let still = self.faults_in(sent, gone).find(|fault| {
+            let around = fault.from + EDGE <= sent && gone + EDGE <= fault.until;
+            around && fault.kind == "server_stop" && self.run.store.starts_with("redis")
+        });
+        let until = still?.until + self.run.deadline + SECOND;
+        (self.faults_in(sent, until).count() == 1).then_some(until)
     }
 
     /// Returns until when a lease may last that began after `from` and should end at `until`.

@@ -19,7 +19,18 @@ fn hold() -> Operation {
 fn alive(ttl: u64, sent: u64, to: u64) -> Operation {
     let mut alive = ask(Kind::Alive, 1, sent, to);
     (alive.asked.ttl_ms, alive.said.ttl_ms) = (Some(300), Some(ttl));
+    alive.said.fencing_token = Some(10);
     alive
+}
+
+/// The end of a stream with this event, or by its client if there is none.
+fn end(code: &str, sent: u64, at: u64) -> Operation {
+    let mut end = ask(Kind::HoldEnd, 1, sent, at);
+    (end.code, end.said.fencing_token) = (code.to_owned(), Some(10));
+    if code.is_empty() {
+        (end.answered, end.gone) = (None, end.answered);
+    }
+    end
 }
 
 #[test]
@@ -46,10 +57,7 @@ fn a_lease_that_is_there_again_after_a_loss_may_be_released_again() {
 
 #[test]
 fn a_stream_is_relied_on_from_event_to_event() {
-    let end = |at| {
-        let end = Operation { kind: Kind::HoldEnd, ..ask(Kind::HoldEnd, 1, 202, at) };
-        Operation { gone: Some(at * MS), answered: None, ..end }
-    };
+    let end = |at| end("", 202, at);
     let next = || grant(2, 11, (380, 382), 100);
     let events = || vec![hold(), alive(300, 2, 102), alive(300, 102, 202)];
     breaks(
@@ -63,19 +71,40 @@ fn a_stream_is_relied_on_from_event_to_event() {
 }
 
 #[test]
-fn the_end_of_a_stream_ends_its_own_lease_unless_that_was_taken_over() {
-    let left = || {
-        let end = Operation { gone: Some(50 * MS), ..ask(Kind::HoldEnd, 1, 2, 50) };
-        vec![hold(), Operation { answered: None, ..end }]
-    };
+fn the_end_of_a_stream_ends_its_own_lease_unless_that_is_kept_by_nobody_since() {
+    let left = || vec![hold(), end("", 2, 50)];
     let again = |fence, status| Operation { status, ..grant(1, fence, (60, 62), 900) };
     let next = |fence| vec![grant(2, fence, (200, 202), 100)];
-    // The lease is another one, or the same in another's care.
+    // The lease is another one, or its token repeated the acquire within the linger.
     breaks("I1", [left(), vec![again(11, 201)], next(12)].concat(), [left(), next(12)].concat());
     breaks("I1", [left(), vec![again(10, 200)], next(12)].concat(), [left(), next(12)].concat());
     // Nobody keeps it any more.
     let waits = |until| vec![waited(grant(2, 11, (60, until), 50))];
     breaks("I9", [left(), waits(1_900)].concat(), [left(), waits(600)].concat());
+    // Nobody saw the stream, and its connection was whole.
+    let unseen = |until| [vec![gone(hold(), 50)], waits(until)].concat();
+    breaks("I5", unseen(1_900), unseen(900));
+}
+
+#[test]
+fn what_a_stream_keeps_is_its_own() {
+    let last = || vec![alive(300, 60, 160), end("", 160, 200)];
+    let with = |then: Vec<Operation>| [vec![hold()], then, last()].concat();
+    let mine = |kind| {
+        let mut mine = no(Operation { kind, ..grant(1, 0, (50, 52), 100) }, "lock_held");
+        (mine.said.mine, mine.said.fencing_token) = (Some(true), Some(10));
+        with(vec![mine])
+    };
+    let again = Operation { status: 200, ..grant(1, 10, (50, 52), 300) };
+    breaks("I13", with(vec![refresh(1, 10, (50, 52), 300)]), mine(Kind::Refresh));
+    breaks("I13", with(vec![again]), mine(Kind::Acquire));
+    // A stream that names nothing does not get what its token has.
+    let taken = |fence| {
+        let mut stream = Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (5, 7), 300) };
+        stream.asked.fencing_token = Some(9);
+        vec![grant(1, fence, (0, 1), 300), stream, end("", 7, 50)]
+    };
+    breaks("I13", taken(10), taken(9));
 }
 
 #[test]
@@ -88,7 +117,7 @@ fn a_forced_release_ends_the_lease_that_it_tells() {
     let first = || grant(1, 10, (0, 2), 1_000);
     let with = |fence| vec![first(), forced(fence, 301), grant(2, 12, (300, 302), 100)];
     breaks("I1", with(11), with(10));
-    let late = || refresh(1, 10, (400, 401), 100);
+    let late = || refresh(1, 10, (400, 401), 700);
     let ended = |until| vec![first(), forced(10, until), late()];
     breaks("I7", ended(301), ended(500));
 }
@@ -98,8 +127,7 @@ fn a_stream_that_hears_late_of_its_forced_release_is_found() {
     let heard = |at, instance| {
         let mut forced = ask(Kind::ForceRelease, NO_TOKEN, 1, 3);
         (forced.said.fencing_token, forced.instance) = (Some(10), instance);
-        let end = Operation { code: "lost/forced".to_owned(), ..ask(Kind::HoldEnd, 1, 5, at) };
-        vec![Operation { answered: Some(5 * MS), ..hold() }, forced, end]
+        vec![Operation { answered: Some(5 * MS), ..hold() }, forced, end("lost/forced", 5, at)]
     };
     breaks("I9", heard(400, 0), heard(6, 0));
     assert_eq!(rules(&lines(heard(400, 1))), [""; 0], "it hears at its next refresh");
@@ -197,18 +225,6 @@ fn a_look_on_redlock_may_show_the_vote_of_a_rival() {
     assert_eq!(shown("redlock", 11), [""; 0]);
     assert_eq!(shown("redlock", 9), ["I2"]);
     assert_eq!(shown("redis", 11), ["I2"]);
-}
-
-#[test]
-fn a_look_on_redlock_may_say_free_while_a_lease_that_ends_is_renewed() {
-    let looked = |store, at| {
-        let renewed = Operation { status: 200, ..grant(1, 10, (990, 1_040), 1_000) };
-        let all = [grant(1, 10, (0, 2), 1_000), look(2, (at, at + 5), None, false), renewed];
-        rules(&lines_of(store, all))
-    };
-    assert_eq!(looked("redlock", 995), [""; 0]);
-    assert_eq!(looked("redlock", 500), ["I9"]);
-    assert_eq!(looked("redis", 995), ["I9"]);
 }
 
 #[test]

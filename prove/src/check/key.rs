@@ -27,6 +27,13 @@ pub(super) struct Stream<'a> {
     pub(super) end: Option<&'a Operation>,
 }
 
+impl<'a> Stream<'a> {
+    /// Returns what it was told: its grant and its events.
+    pub(super) fn heard(&self) -> impl Iterator<Item = &'a Operation> {
+        self.alive.iter().copied().chain([self.grant])
+    }
+}
+
 impl<'a> Key<'a> {
     pub(super) fn new(context: &Context<'_>, operations: &[&'a Operation]) -> Self {
         let effect = |&of: &&'a Operation| Span { from: of.sent, until: settled(context, of), of };
@@ -73,6 +80,20 @@ impl<'a> Key<'a> {
         ends.filter_map(|one| one.answered).min().unwrap_or(Nanos::MAX)
     }
 
+    /// Returns until when a lease may last at most that was asked for and given up while the store stood
+    /// still, so that its answer certainly reached nobody: over one instance it is taken back. That the
+    /// client repeats it meanwhile, and gives that up as well, changes nothing.
+    fn stood_still(&self, context: &Context<'_>, asked: &Operation) -> Option<Nanos> {
+        let until = context.stood_still(asked.sent, asked.gone?)?;
+        let near = self.near(asked.token, asked.sent.saturating_sub(PLACE_KEPT), until);
+        let alone = asked.chosen
+            && near
+                .map(|near| near.of)
+                .filter(|of| of.prolongs())
+                .all(|of| of.late.is_none() && of.instance == asked.instance && of.is_unknown());
+        alone.then_some(until)
+    }
+
     /// Returns a question that came to an unknown end, from when until when its lease may exist.
     pub(super) fn perhaps(
         &self,
@@ -80,19 +101,27 @@ impl<'a> Key<'a> {
         Effect { until: settled, of: operation, .. }: Effect<'a>,
     ) -> Effect<'a> {
         let exists = |from, until| Effect { from, until, of: operation };
-        let ttl = operation.asked_ttl().unwrap_or(DEFAULT_TTL);
-        let whole = operation.gone.and_then(|gone| {
+        let linger = operation.asked.linger_ms.saturating_mul(MS);
+        let ttl = operation.asked_ttl().unwrap_or(DEFAULT_TTL).max(linger);
+        let is_late = operation.late.is_some();
+        let whole = operation.left().and_then(|gone| {
             let slack = SECOND + 2 * context.slowest(gone, gone + SECOND);
             (!context.delayed(operation.sent, gone + slack)).then_some((gone, slack))
         });
+        if let Some(until) = self.stood_still(context, operation) {
+            return exists(operation.sent, until);
+        }
         let Some((gone, slack)) = whole else {
             let until = context.stretched(operation.sent, settled.saturating_add(ttl));
             let until = until.min(self.over(operation.token, None, settled, until));
             return exists(operation.sent, until);
         };
         // Its connection was whole until it hung up, so a grant would have reached it but for the last moment.
-        let from = operation.sent.max(gone.saturating_sub(slack));
-        if !operation.chosen || context.unanswered(operation.sent, gone) {
+        let from = operation.sent.max(if is_late { 0 } else { gone.saturating_sub(slack) });
+        if operation.kind == Kind::Hold && !context.redlock() {
+            return exists(from, gone + slack + linger);
+        }
+        if !is_late && (!operation.chosen || context.unanswered(operation.sent, gone)) {
             return exists(from, gone + slack);
         }
         // An answer that was sent as the client left counts as received. On Redlock, a client's lease
@@ -116,21 +145,22 @@ pub(super) fn in_line_until(Effect { until, of: claim, .. }: Effect<'_>) -> Nano
 
 fn streams<'a>(operations: &[&'a Operation]) -> Vec<Stream<'a>> {
     let mut streams: Vec<Stream<'a>> = Vec::new();
-    let mut open: HashMap<u32, usize> = HashMap::new();
+    let mut open: HashMap<_, usize> = HashMap::new();
     for &operation in operations {
+        // A client may have two while one replaces the other.
+        let stream = (operation.client, operation.said.fencing_token);
         match operation.kind {
             Kind::Hold if operation.outcome == Outcome::Yes => {
-                open.insert(operation.client, streams.len());
+                open.insert(stream, streams.len());
                 streams.push(Stream { grant: operation, alive: Vec::new(), end: None });
             }
-            Kind::Hold => drop(open.remove(&operation.client)),
             Kind::Alive => {
-                if let Some(&stream) = open.get(&operation.client) {
+                if let Some(&stream) = open.get(&stream) {
                     streams[stream].alive.push(operation);
                 }
             }
             Kind::HoldEnd => {
-                if let Some(stream) = open.remove(&operation.client) {
+                if let Some(stream) = open.remove(&stream) {
                     streams[stream].end = Some(operation);
                 }
             }
@@ -150,7 +180,7 @@ fn settled(context: &Context<'_>, operation: &Operation) -> Nanos {
     }
     let waits = operation.asked.wait_ms.saturating_mul(MS);
     let waited = operation.sent.saturating_add(waits);
-    let seen = match (operation.answered, operation.gone) {
+    let seen = match (operation.answered, operation.left()) {
         (Some(answered), _) => answered,
         // Where the link was struck as well, the service may not have heard of it.
         (None, Some(gone)) if !context.client_disturbed(operation.sent, gone + SECOND) => gone,

@@ -5,7 +5,7 @@
 //! (it was over by then). `bounds` finds them.
 
 use crate::check::spans::{Span, Spans};
-use crate::history::{Nanos, Operation, Token};
+use crate::history::{Kind, Nanos, Operation, Token};
 
 /// An answer that proves that a lease existed at some time in its window, and for how long.
 #[derive(Clone, Debug)]
@@ -17,18 +17,6 @@ pub(super) struct Evidence<'a> {
     pub(super) ttl: Nanos,
     /// Until when the holder may rely on it, because of this answer.
     pub(super) rely: Nanos,
-}
-
-/// A share that a lease had, or may have had, at some time in the window.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
-    pub(super) from: Nanos,
-    pub(super) to: Nanos,
-    /// The most leases that it allows.
-    pub(super) slots: u16,
-    pub(super) slot: Option<u16>,
-    /// Whether an answer told it; otherwise nobody knows what became of the question.
-    pub(super) told: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -52,8 +40,16 @@ pub(super) struct Lease<'a> {
     pub(super) begun: bool,
     /// The question that was told of it first.
     pub(super) first: &'a Operation,
-    /// With how many it shares its key, as the questions for it were sent.
-    pub(super) shares: Vec<Share>,
+    /// The most leases that it allows on its key, and its own number among them.
+    pub(super) slots: u16,
+    pub(super) slot: Option<u16>,
+}
+
+impl Evidence<'_> {
+    /// Returns whether it tells of a lease that no stream keeps.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.of.kind, Kind::Acquire | Kind::Refresh)
+    }
 }
 
 impl Lease<'_> {
@@ -61,6 +57,12 @@ impl Lease<'_> {
     /// allows.
     pub(super) fn latest(&self) -> Nanos {
         self.by_ttl.min(self.over)
+    }
+
+    /// Returns since when nothing keeps it: an acquire began or repeated it, or it was refreshed.
+    pub(super) fn plain_since(&self) -> Nanos {
+        let plain = self.evidence.iter().filter(|one| one.is_plain());
+        plain.map(|one| one.to).min().unwrap_or(Nanos::MAX)
     }
 
     /// Returns whether it existed all through that time.

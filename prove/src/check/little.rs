@@ -2,7 +2,7 @@
 //! for it.
 
 use super::*;
-use crate::history::{Asked, Fault, Left, NO_TOKEN, Nanos, Run, Said, Token, Write};
+use crate::history::{Asked, Fault, Left, NO_TOKEN, Nanos, Run, Said, Token};
 
 pub(crate) const MS: Nanos = 1_000_000;
 
@@ -17,6 +17,7 @@ pub(crate) fn ask(kind: Kind, token: Token, sent: u64, answered: u64) -> Operati
         sent: sent * MS,
         answered: Some(answered * MS),
         gone: None,
+        late: None,
         outcome: Outcome::Yes,
         status: 200,
         code: String::new(),
@@ -137,14 +138,79 @@ pub(super) fn stopped(from: u64, until: u64) -> Line {
 }
 
 #[test]
-fn a_refresh_counts_from_its_question_and_may_shorten_a_lease() {
-    let first = || grant(1, 10, (0, 2), 1_000);
-    let next = |at| grant(2, 11, (at, at + 2), 1_000);
-    breaks(
-        "I1",
-        vec![first(), refresh(1, 10, (900, 910), 1_000), next(1_895)],
-        vec![first(), refresh(1, 10, (900, 910), 300), next(1_202)],
-    );
+fn a_refresh_counts_from_its_question_and_shortens_nothing() {
+    let with = |at, ttl, next| {
+        let next = grant(2, 11, (next, next + 2), 1_000);
+        vec![grant(1, 10, (0, 2), 1_000), refresh(1, 10, (at, at + 10), ttl), next]
+    };
+    breaks("I1", with(900, 1_000, 1_895), with(900, 1_000, 1_905));
+    breaks("I9", with(500, 300, 1_002), with(500, 495, 1_002));
+}
+
+/// Names the first lease of its token.
+fn naming(operation: Operation) -> Operation {
+    let mut naming = operation;
+    naming.asked.fencing_token = Some(10);
+    naming
+}
+
+#[test]
+fn a_request_that_names_a_lease_gives_it_up_as_it_is_sent() {
+    let with =
+        |named: Operation| vec![grant(1, 10, (0, 2), 1_000), named, grant(3, 12, (80, 82), 50)];
+    let mut refused = naming(no(grant(1, 0, (50, 60), 900), "lock_held"));
+    refused.said.mine = Some(true);
+    let lost = gone(naming(grant(1, 0, (50, 60), 900)), 70);
+    // Refused it has the lease again, if each one before it was answered.
+    breaks("I1", with(refused.clone()), with(lost.clone()));
+    let both = vec![gone(naming(grant(1, 0, (45, 0), 900)), 48), refused];
+    assert_eq!(rules(&lines([with(lost), both].concat())), ["S4"], "the others allow it");
+    let anew = |fence| naming(grant(1, fence, (50, 60), 20));
+    breaks("I13", with(anew(10)), with(anew(11)));
+    breaks("I13", with(Operation { status: 200, ..anew(11) }), with(anew(11)));
+    breaks("I1", with(naming(grant(1, 11, (50, 60), 900))), with(anew(11)));
+}
+
+#[test]
+fn a_repeat_tells_the_lease_that_its_token_has() {
+    let again = |fence| Operation { status: 200, ..grant(1, fence, (50, 52), 1_000) };
+    let with = |operation| vec![grant(1, 10, (0, 2), 1_000), operation];
+    breaks("I2", with(again(11)), with(again(10)));
+    let lost = |fence| {
+        let mut lost = no(refresh(1, 0, (60, 62), 900), "lock_lost");
+        (lost.said.fencing_token, lost.asked.fencing_token) = (fence, Some(9));
+        with(lost)
+    };
+    breaks("I2", lost(Some(11)), lost(Some(10)));
+    breaks("I2", lost(None), lost(Some(10)));
+    let mine = |kind, told| {
+        let mut mine = no(Operation { kind, ..grant(1, 0, (60, 62), 900) }, "lock_held");
+        (mine.said.mine, mine.said.fencing_token) = (Some(true), told);
+        with(mine)
+    };
+    breaks("I8", mine(Kind::Acquire, Some(10)), mine(Kind::Hold, Some(10)));
+    breaks("I8", mine(Kind::Hold, None), mine(Kind::Hold, Some(10)));
+    breaks("I9", mine(Kind::Refresh, Some(10)), mine(Kind::Hold, Some(10)));
+}
+
+#[test]
+fn a_late_request_may_act_until_its_connection_has_ended() {
+    let late = |until| Operation { late: Some(until * MS), ..gone(grant(1, 0, (0, 5), 20_000), 5) };
+    let refused = |at| no(grant(2, 0, (at, at + 2), 50), "lock_held");
+    breaks("I10", vec![late(400), refused(22_000)], vec![late(1_500), refused(22_000)]);
+}
+
+#[test]
+fn a_request_that_nothing_supersedes_is_found() {
+    let with = |other| {
+        let told = no(waited(grant(2, 0, (50, 80), 100)), "superseded");
+        vec![
+            grant(1, 10, (0, 2), 1_000),
+            told,
+            no(waited(grant(other, 0, (70, 90), 50)), "lock_held"),
+        ]
+    };
+    breaks("I13", with(3), with(2));
 }
 
 #[test]
@@ -240,20 +306,6 @@ fn a_secret_and_a_question_without_the_right_are_found() {
 }
 
 #[test]
-fn a_late_write_that_is_taken_is_found() {
-    let with = |taken| {
-        let mut lines = lines(vec![grant(1, 10, (0, 2), 100), grant(2, 11, (200, 202), 100)]);
-        let write = |token, fencing_token, at, taken| {
-            Line::Write(Write { key: 1, token, fencing_token, at: at * MS, taken, late: false })
-        };
-        lines.extend([write(2, 11, 210, true), write(1, 10, 220, taken)]);
-        lines
-    };
-    assert_eq!(rules(&with(true)), ["fence"]);
-    assert_eq!(rules(&with(false)), [""; 0]);
-}
-
-#[test]
 fn too_many_waiters_left_at_the_end_are_found() {
     let with = |count| {
         let left = Left { what: "waiters".to_owned(), count, allowed: 2 };
@@ -261,4 +313,22 @@ fn too_many_waiters_left_at_the_end_are_found() {
     };
     assert_eq!(rules(&with(3)), ["left"]);
     assert_eq!(rules(&with(2)), [""; 0]);
+}
+
+#[test]
+fn a_lease_that_was_given_up_twice_while_the_store_stood_still_is_found() {
+    let with = |at, instance| {
+        let twice =
+            [(150, 170), (200, 260)].map(|(sent, left)| gone(grant(1, 0, (sent, 0), 9_000), left));
+        let twice = twice.map(|asked| Operation { instance, ..asked });
+        let [first, second] = twice;
+        let first = Operation { instance: 0, ..first };
+        let mut lines = lines(vec![first, second, look(1, (at, at + 2), Some(10), true)]);
+        lines.push(Line::Fault(fault("server_stop", "server-0", (100, 900))));
+        rules(&lines)
+    };
+    assert_eq!(with(2_100, 0), ["I12"]);
+    assert_eq!(with(1_900, 0), [""; 0]);
+    // A repeat over another instance may keep it.
+    assert_eq!(with(2_100, 1), [""; 0]);
 }

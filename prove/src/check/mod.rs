@@ -15,7 +15,6 @@ pub(crate) mod little;
 mod operation;
 mod report;
 mod rules;
-mod share;
 #[cfg(test)]
 mod sharing;
 #[cfg(test)]
@@ -43,11 +42,10 @@ pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
         return report;
     };
     let context = Context::new(run, lines);
-    let (mut operations, mut writes) = (Vec::new(), Vec::new());
+    let mut operations = Vec::new();
     for line in lines {
         match line {
             Line::Operation(operation) => operations.push(operation),
-            Line::Write(write) => writes.push(write),
             Line::Fault(fault) => *report.faults.entry(fault.kind.clone()).or_default() += 1,
             Line::Left(left) => rules::left(left, &mut report),
             Line::Run(_) => (),
@@ -55,14 +53,16 @@ pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
     }
     let asked = operations.iter().filter(|one| !matches!(one.kind, Kind::Alive | Kind::HoldEnd));
     let unknown = asked.clone().filter(|one| one.outcome == Outcome::Unknown);
-    report.count("operations", asked.count());
+    let late = asked.clone().filter(|one| one.late.is_some());
+    report.count("operations", asked.clone().count());
+    report.count("late", late.count());
     report.count("unknowns", unknown.count());
     report.count("fault_kinds", report.faults.len());
     operations.sort_by_key(|operation: &&Operation| (operation.key, operation.sent));
     for group in operations.chunk_by(|one, other| one.key == other.key) {
         let key = Key::new(&context, group);
         let leases = bounds::leases(&context, &key);
-        rules::judge(&context, &key, (&leases, &writes), &mut report);
+        rules::judge(&context, &key, &leases, &mut report);
     }
     report.violations.sort_by_key(|violation| (violation.at, violation.key, violation.rule));
     report.hold_against(wanted);

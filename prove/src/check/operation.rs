@@ -14,6 +14,11 @@ impl Operation {
         self.is_claim() && self.asked.wait_ms > 0
     }
 
+    /// Returns when its connection to the service ended, if its client has gone.
+    pub(super) fn left(&self) -> Option<Nanos> {
+        self.late.or(self.gone)
+    }
+
     /// Returns whether it may make the lease of its token last longer.
     pub(super) fn prolongs(&self) -> bool {
         self.is_claim() || self.kind == Kind::Refresh
@@ -23,11 +28,14 @@ impl Operation {
         self.outcome == Outcome::Unknown
     }
 
-    /// Returns whether it was told that the token, or whoever was to be ended, has no lease.
+    /// Returns whether it was told that the lease that it means is not there.
     pub(super) fn is_lost(&self) -> bool {
-        self.outcome == Outcome::No
-            && self.code.starts_with("lock_lost")
-            && matches!(self.kind, Kind::Refresh | Kind::Release | Kind::ForceRelease)
+        self.outcome == Outcome::No && self.code == "lock_lost"
+    }
+
+    /// Returns the number of the lease in whose place it asks for another one.
+    pub(super) fn replaces(&self) -> Option<u64> {
+        self.asked.fencing_token.filter(|_| self.is_claim())
     }
 
     /// Returns whether it gave up what its token had.
@@ -38,6 +46,7 @@ impl Operation {
     /// Returns whether the leases that it means are over with its answer.
     pub(super) fn ends(&self) -> bool {
         let ends = matches!(self.kind, Kind::Release | Kind::ForceRelease);
+        let ends = ends || self.replaces().is_some();
         ends && self.outcome == Outcome::Yes || self.is_lost()
     }
 
@@ -54,8 +63,8 @@ impl Operation {
         self.means().is_some_and(|meant| meant != fence)
     }
 
-    /// Returns whether a claim was told that its own lease does not let it have the key with other slots.
-    pub(super) fn is_refused_change(&self) -> bool {
+    /// Returns whether it was told that its token has a lease, which it does not repeat.
+    pub(super) fn is_mine(&self) -> bool {
         self.outcome == Outcome::No && self.code == "lock_held" && self.said.mine == Some(true)
     }
 
@@ -65,7 +74,7 @@ impl Operation {
         self.outcome == Outcome::No
             && self.is_claim()
             && self.status != 0
-            && !self.is_refused_change()
+            && !self.is_mine()
             && (matches!(code, "lock_held" | "wait_cancelled" | "draining")
                 || code.ends_with("/not_acquired"))
     }

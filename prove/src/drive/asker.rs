@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::history::{Asked, Kind, Line, NO_TOKEN, Nanos, Operation, Outcome, SHARED, Said, Token};
@@ -72,6 +73,12 @@ impl Question {
         self
     }
 
+    /// A question that asks for a lease in the place of that of a number, which never waits.
+    pub(super) fn naming(mut self, number: u64) -> Self {
+        (self.asked.fencing_token, self.asked.wait_ms) = (Some(number), 0);
+        self
+    }
+
     pub(super) fn sharing(mut self, slots: Option<u16>) -> Self {
         self.asked.slots = slots;
         self
@@ -93,10 +100,24 @@ pub(super) struct Lease {
 pub(super) struct Told {
     pub(super) outcome: Outcome,
     pub(super) status: u16,
+    pub(super) code: String,
     pub(super) sent: Nanos,
     pub(super) said: Said,
     /// The lease, if that is what was asked for and granted.
     pub(super) lease: Option<Lease>,
+}
+
+impl Told {
+    /// Returns the number of the lease that a refusal tells of.
+    pub(super) fn own(&self) -> Option<u64> {
+        self.said.fencing_token.filter(|_| self.outcome == Outcome::No)
+    }
+
+    /// Returns the lease that a refusal tells of, which is not to be relied on.
+    pub(super) fn own_lease(&self, question: &Question) -> Option<Lease> {
+        let (key, token) = (question.key, question.token.clone()?);
+        Some(Lease { key, token, fencing_token: self.own()?, until: 0 })
+    }
 }
 
 /// The members of an answer that matter.
@@ -129,6 +150,8 @@ pub(super) struct Asker {
     /// Whether it leaves a connection by a reset, in place of an orderly end.
     resets: bool,
     connection: Option<Connection>,
+    /// What it gave up and is delivered later.
+    pub(super) late: JoinSet<()>,
 }
 
 impl Asker {
@@ -141,7 +164,8 @@ impl Asker {
         let instance = (client / 2) as usize % addresses.len();
         let instance = u16::try_from(instance).unwrap_or(0);
         let addresses = addresses.clone();
-        Self { client, instance, recorder, addresses, resets, connection: None }
+        let late = JoinSet::new();
+        Self { client, instance, recorder, addresses, resets, connection: None, late }
     }
 
     pub(super) fn turn_to(&mut self, instance: u16) {
@@ -199,10 +223,37 @@ impl Asker {
             Err(missing) => *missing != Missing::Gone,
         };
         let told = self.record(question, sent, answer);
+        while self.late.try_join_next().is_some() {}
         if rests {
             sleep(REST).await;
         }
         told
+    }
+
+    /// Gives a question up that stays on its way for so long, and whose hang-up is so far behind it.
+    pub(super) async fn ask_late(&mut self, question: &Question, held: Duration, behind: Duration) {
+        let (text, sent) = (written(question), self.recorder.now());
+        sleep(held / 8).await;
+        let mut operation = self.operation(question, sent, Err(Missing::Gone)).0;
+        let (recorder, resets) = (self.recorder.clone(), self.resets);
+        let address = self.addresses[usize::from(self.instance)];
+        self.late.spawn(async move {
+            sleep(held - held / 8).await;
+            if let Ok(Ok(mut connection)) = timeout(PATIENCE, Connection::open(address)).await {
+                // What is answered is received, and nobody is told.
+                let received = async {
+                    connection.send(text.as_bytes()).await?;
+                    while connection.line().await.is_ok() {}
+                    std::future::pending::<io::Result<()>>().await
+                };
+                let _ = timeout(behind, received).await;
+                if resets {
+                    connection.reset();
+                }
+            }
+            operation.late = Some(recorder.now());
+            recorder.write(Line::Operation(operation));
+        });
     }
 
     /// Opens a stream and returns it with its head, or the refusal.
@@ -224,6 +275,25 @@ impl Asker {
         sent: Nanos,
         answer: Result<(u16, Body), Missing>,
     ) -> Told {
+        let (operation, made) = self.operation(question, sent, answer);
+        let Operation { outcome, status, ref code, ref said, .. } = operation;
+        let granted = made.zip(said.fencing_token).zip(said.ttl_ms);
+        let lease = granted.map(|((token, number), ttl_ms)| {
+            let until = sent + (said.waited_ms.unwrap_or(0) + ttl_ms) * MILLISECOND;
+            Lease { key: question.key, token, fencing_token: number, until }
+        });
+        let told = Told { outcome, status, code: code.clone(), sent, said: said.clone(), lease };
+        self.recorder.write(Line::Operation(operation));
+        told
+    }
+
+    /// Returns a question with its answer as it stands in the history, and the token of a grant.
+    pub(super) fn operation(
+        &self,
+        question: &Question,
+        sent: Nanos,
+        answer: Result<(u16, Body), Missing>,
+    ) -> (Operation, Option<Held>) {
         let now = self.recorder.now();
         let (outcome, code) = judged(question.kind, &answer);
         let (answered, gone) = match &answer {
@@ -239,7 +309,7 @@ impl Asker {
             text,
         });
         let known = made.as_ref().or(question.token.as_ref());
-        self.recorder.write(Line::Operation(Operation {
+        let operation = Operation {
             client: self.client,
             instance: self.instance,
             kind: question.kind,
@@ -247,21 +317,16 @@ impl Asker {
             sent,
             answered,
             gone,
+            late: None,
             outcome,
             status,
             code,
             token: known.map_or(NO_TOKEN, |token| token.number),
             chosen: question.token.as_ref().is_some_and(|token| token.chosen),
             asked: question.asked.clone(),
-            said: body.said.clone(),
-        }));
-        let said = body.said;
-        let lease =
-            made.zip(said.fencing_token).zip(said.ttl_ms).map(|((token, number), ttl_ms)| {
-                let until = sent + (said.waited_ms.unwrap_or(0) + ttl_ms) * MILLISECOND;
-                Lease { key: question.key, token, fencing_token: number, until }
-            });
-        Told { outcome, status, sent, said, lease }
+            said: body.said,
+        };
+        (operation, made)
     }
 
     async fn connect(&mut self) -> io::Result<Connection> {

@@ -16,14 +16,10 @@ const TWIN: u32 = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wants {
-    /// Keys that few want.
-    Few,
-    /// Keys that many want.
-    Hot,
-    /// Keys that leases share.
-    Shared,
-    /// Leases that outlast the run.
-    Lasting,
+    Few,     // Keys that few want.
+    Hot,     // Keys that many want.
+    Shared,  // Keys that leases share.
+    Lasting, // Leases that outlast the run.
 }
 
 /// One client, with a second voice for what it asks at the same time.
@@ -62,6 +58,12 @@ impl Client {
     }
 
     pub(super) async fn run(mut self) {
+        self.ask_on().await;
+        self.asker.late.join_all().await;
+        self.twin.late.join_all().await;
+    }
+
+    async fn ask_on(&mut self) {
         while !self.shared.stopped.load(Ordering::Relaxed) {
             if self.chance.u32(..40) == 0 {
                 self.asker.turn();
@@ -83,7 +85,8 @@ impl Client {
         let key = self.any_key();
         match self.chance.u32(..100) {
             0..6 if self.shared.amount.far => self.hang_up_before_the_answer().await,
-            3..7 => self.go_on_elsewhere().await,
+            3..7 => self.release_elsewhere().await,
+            7..15 => self.come_late().await,
             0..46 => self.cycle().await,
             46..61 => self.one_token_many_leases().await,
             // It takes seconds.
@@ -96,8 +99,6 @@ impl Client {
             81..86 => self.meddle().await,
             86..91 => self.vanish_at_once().await,
             91..98 => self.wait_once(key).await,
-            // It takes a second.
-            98 if self.chance.u32(..3) == 0 => self.hold_until_silent().await,
             98 => self.trespass(key).await,
             _ => self.force().await,
         }
@@ -161,12 +162,17 @@ impl Client {
         Question::claim(self.shared.amount.own_key(self.asker.client), token, ttl_ms)
     }
 
-    /// Asks for a lease. An unknown is often asked again, a no is held against a look.
+    /// Asks for a lease. An unknown is often asked again, a no is held against a look, and a lease that the
+    /// token has is named.
     pub(super) async fn acquire(&mut self, claim: &Question) -> Option<Lease> {
         for round in 0..3 {
             let told = self.asker.ask(claim).await;
             match told.outcome {
                 Outcome::Yes => return told.lease,
+                Outcome::No if told.code == "superseded" => self.rest(200_000).await,
+                Outcome::No if told.own().is_some() => {
+                    return self.replace(claim, &told.own_lease(claim)?).await;
+                }
                 Outcome::No => {
                     self.doubt(claim, &told).await;
                     return None;
@@ -183,6 +189,46 @@ impl Client {
             }
         }
         None
+    }
+
+    /// Asks for another lease in the place of one, which it gives up by that. Nothing is relied on until one
+    /// is granted, or until each request was answered and the last one is refused by others.
+    pub(super) async fn replace(&mut self, claim: &Question, lease: &Lease) -> Option<Lease> {
+        let (mut lease, mut all_answered) = (lease.clone(), true);
+        for _ in 0..4 {
+            let question = claim.clone().naming(lease.fencing_token);
+            if self.chance.u32(..16) == 0 {
+                self.ask_late(&question).await;
+                all_answered = false;
+                continue;
+            }
+            let told = self.asker.ask(&question).await;
+            match told.outcome {
+                Outcome::Yes => return told.lease,
+                Outcome::Unknown => all_answered = false,
+                Outcome::No if told.code == "lock_held" && all_answered => return Some(lease),
+                Outcome::No if told.code == "lock_held" => self.rest(50_000).await,
+                Outcome::No => {
+                    let Some(number) = told.said.fencing_token else {
+                        self.doubt(&question, &told).await;
+                        return None;
+                    };
+                    (lease.fencing_token, lease.until) = (number, 0);
+                }
+            }
+        }
+        self.release(&lease).await;
+        None
+    }
+
+    /// Gives a question up that is delivered later.
+    pub(super) async fn ask_late(&mut self, question: &Question) {
+        let held = if self.chance.bool() { 5..60 } else { 60..3_000 };
+        // One hang-up in four is not seen for seconds.
+        let behind = [0..1, 0..20, 0..300, 1_000..3_000][self.chance.usize(..4)].clone();
+        let held = Duration::from_millis(self.chance.u64(held));
+        let behind = Duration::from_millis(self.chance.u64(behind));
+        self.asker.ask_late(question, held, behind).await;
     }
 
     /// Refreshes; whether the lease is still there for certain.
@@ -204,13 +250,14 @@ impl Client {
         }
     }
 
-    /// Releases, and mostly asks again where nobody knows.
+    /// Releases, and mostly asks again where nobody knows. Another lease that its token has goes as well.
     pub(super) async fn release(&mut self, lease: &Lease) {
-        let question = self.maybe_named(Kind::Release, lease);
-        for _ in 0..2 {
+        let mut question = self.maybe_named(Kind::Release, lease);
+        for _ in 0..3 {
             let told = self.asker.ask(&question).await;
             match told.outcome {
                 Outcome::Yes => return,
+                Outcome::No if told.own().is_some() => question.asked.fencing_token = told.own(),
                 Outcome::No => return self.doubt(&question, &told).await,
                 Outcome::Unknown if self.chance.u32(..4) == 0 => return,
                 Outcome::Unknown => (),
@@ -249,11 +296,6 @@ impl Client {
     pub(super) async fn look_at(&mut self, key: u32) {
         let token = self.chance.bool().then(|| self.lasting.clone());
         self.asker.ask(&Question::of(Kind::Look, key, token)).await;
-    }
-
-    /// Writes to what the key guards, whether or not the lease is over: the resource decides.
-    pub(super) fn write(&self, lease: &Lease) {
-        self.shared.resources.write(&self.shared.recorder, lease);
     }
 
     /// Waits until a lease is over for certain, and then for up to so many milliseconds more.

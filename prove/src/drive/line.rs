@@ -18,7 +18,6 @@ impl Client {
         let (token, ttl_ms) = (self.maybe_token(), self.short_ttl_ms());
         let claim = self.claim(key, token, ttl_ms).waiting(wait_ms);
         let Some(lease) = self.acquire(&claim).await else { return };
-        self.write(&lease);
         if self.chance.u32(..3) == 0 {
             self.rest(1_500).await;
         }
@@ -117,11 +116,17 @@ impl Client {
     }
 
     async fn vanish(&mut self, claim: Question, patience: Duration) {
-        let told = self.asker.ask_for(&claim, patience).await;
-        if let Some(lease) = told.lease {
-            return self.work(lease).await;
+        if self.chance.u32(..4) == 0 {
+            self.ask_late(&claim).await;
+        } else {
+            let told = self.asker.ask_for(&claim, patience).await;
+            match told.lease {
+                Some(lease) => return self.work(lease).await,
+                None if told.outcome == Outcome::Unknown => (),
+                None => return,
+            }
         }
-        if told.outcome != Outcome::Unknown || claim.token.is_none() || self.chance.u32(..3) == 0 {
+        if claim.token.is_none() || self.chance.u32(..3) == 0 {
             return;
         }
         self.rest(100_000).await;

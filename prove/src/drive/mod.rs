@@ -1,17 +1,15 @@
 //! The load: clients that do seeded random things with leases, and record what they are told.
 //!
 //! `plain` takes, refreshes and gives back, `line` waits, leaves and asks twice, `stream` holds
-//! by a connection, `elsewhere` gives requests up and goes on over another instance, `shared` has keys
-//! that several leases hold together, `lasting` has leases that outlast the run. Every write to what a
-//! key guards goes through `resource`.
+//! by a connection, `late` gives requests up that arrive later, `shared` has keys
+//! that several leases hold together, `lasting` has leases that outlast the run.
 
 mod asker;
 mod client;
-mod elsewhere;
 mod lasting;
+mod late;
 mod line;
 mod plain;
-mod resource;
 mod shared;
 mod stream;
 
@@ -22,7 +20,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinSet;
 
 use crate::drive::client::Client;
-use crate::drive::resource::Resources;
 use crate::record::Recorder;
 use crate::servers::Routes;
 
@@ -73,7 +70,6 @@ pub(crate) struct Load {
 #[derive(Debug)]
 struct Shared {
     recorder: Arc<Recorder>,
-    resources: Resources,
     amount: Amount,
     stopped: AtomicBool,
 }
@@ -88,7 +84,6 @@ impl Load {
     ) -> Self {
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),
-            resources: Resources::new(amount.keys),
             amount,
             stopped: AtomicBool::new(false),
         });

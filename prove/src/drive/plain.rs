@@ -16,14 +16,19 @@ impl Client {
         }
     }
 
-    /// Writes, refreshes now and then, and gives back.
+    /// Refreshes or replaces the lease now and then, and gives it back.
     pub(super) async fn work(&mut self, mut lease: Lease) {
-        self.write(&lease);
         while self.chance.u32(..4) == 0 {
-            if !self.refresh(&mut lease).await {
+            if self.chance.u32(..6) == 0 {
+                let ttl_ms = self.ttl_ms();
+                let claim = self.claim(lease.key, Some(lease.token.clone()), ttl_ms);
+                match self.replace(&claim, &lease).await {
+                    Some(other) => lease = other,
+                    None => return,
+                }
+            } else if !self.refresh(&mut lease).await {
                 return;
             }
-            self.write(&lease);
         }
         self.release(&lease).await;
     }
@@ -40,7 +45,6 @@ impl Client {
             if self.chance.u32(..3) == 0 {
                 self.late_words(earlier.as_ref()).await;
             }
-            self.write(&lease);
             match self.chance.u32(..8) {
                 0 => self.outlive(&lease, 20).await,
                 1 => (),
@@ -60,17 +64,14 @@ impl Client {
     /// Takes a lease and lets it end by itself, which the next who asks finds out.
     pub(super) async fn abandon(&mut self) {
         let claim = self.any_claim().lasting(self.chance.u64(100..250));
-        if let Some(lease) = self.acquire(&claim).await {
-            self.write(&lease);
-        }
+        self.acquire(&claim).await;
     }
 
-    /// Takes a lease, pauses for longer than it lasts, writes late and asks for more time.
+    /// Takes a lease, pauses for longer than it lasts, and asks for more time.
     pub(super) async fn pause_past_the_end(&mut self) {
         let claim = self.any_claim().lasting(self.chance.u64(100..250));
         let Some(mut lease) = self.acquire(&claim).await else { return };
         self.outlive(&lease, LATE_MS).await;
-        self.write(&lease);
         if self.refresh(&mut lease).await {
             self.release(&lease).await;
         }

@@ -1,8 +1,6 @@
 //! Leases that share a key: slots whose number changes as in a rolling deploy, readers and writers,
 //! and tokens that change with how many others they share their key.
 
-use std::time::Duration;
-
 use crate::drive::asker::{Lease, MILLISECOND, Question};
 use crate::drive::client::Client;
 use crate::history::{Kind, Nanos, Outcome, SHARED};
@@ -18,8 +16,7 @@ impl Client {
         self.slots = self.slots_of(key);
         match self.chance.u32(..100) {
             0..34 => self.share(key).await,
-            34..50 => self.change_share(key).await,
-            50..52 => self.ask_with_other_slots(key).await,
+            34..52 => self.change_share(key).await,
             52..62 => self.wait_once(key).await,
             62..66 => self.wait_by_asking_again(key).await,
             66..71 => self.vanish_from_the_line(key).await,
@@ -127,40 +124,17 @@ impl Client {
         self.work(lease).await;
     }
 
-    /// Asks for slots over one instance, gives that up, and asks for the whole key with the same token over
-    /// another: a late question for another share changes nothing.
-    async fn ask_with_other_slots(&mut self, key: u32) {
-        self.turn_twin();
-        let (token, ttl_ms) = (Some(self.asker.choose()), self.chance.u64(1_000..1_500));
-        let claim = Question::claim(key, token, ttl_ms).sharing(Some(1));
-        let shares = claim.clone().sharing(Some(5));
-        let patience = Duration::from_millis(self.chance.u64(1..20));
-        self.twin.ask_for(&shares, patience).await;
-        if let Some(lease) = self.acquire(&claim.waiting(500)).await {
-            self.rest(400_000).await;
-            self.work(lease).await;
+    /// Asks for another share; returns the lease that the token then has, if that is known.
+    async fn change(&mut self, question: Question, lease: &Lease) -> Option<Lease> {
+        if self.chance.u32(..8) > 0 {
+            return self.replace(&question, lease).await;
         }
-    }
-
-    /// Asks once for another share; returns the lease that the token then has, if that is known.
-    async fn change(&mut self, mut question: Question, lease: &Lease) -> Option<Lease> {
-        // Without the number the lease keeps its share.
-        question.asked.fencing_token = (self.chance.u32(..8) > 0).then_some(lease.fencing_token);
+        // Without the number the lease stays as it is.
         let told = self.asker.ask(&question).await;
         match told.outcome {
             Outcome::Yes => told.lease,
-            // The others do not allow it, and the lease is as it was.
-            Outcome::No if told.said.mine == Some(true) => {
-                if self.chance.u32(..4) == 0 {
-                    self.doubt(&question, &told).await;
-                }
-                Some(lease.clone())
-            }
-            Outcome::No => {
-                self.doubt(&question, &told).await;
-                None
-            }
-            Outcome::Unknown => {
+            Outcome::No if told.own() == Some(lease.fencing_token) => Some(lease.clone()),
+            _ => {
                 self.release(lease).await;
                 None
             }

@@ -1,14 +1,14 @@
-//! Leases that live as long as a connection: ended, taken over, released behind its back, or lost.
+//! Leases that live as long as a connection: ended, replaced, resumed, released behind its back, or lost.
 
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::drive::asker::{
     Asker, Body, Lease, MILLISECOND, Missing, Question, Told, read, written,
 };
 use crate::drive::client::Client;
-use crate::history::{Kind, Nanos, Outcome, Said};
+use crate::history::{Kind, Line, Nanos, Outcome};
 use crate::http::Connection;
 
 /// How long after its TTL a stream may be silent before the client hangs up.
@@ -20,70 +20,119 @@ const AFTER_RELEASE: u32 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     HangUp,
-    /// By a release with its token on any connection.
-    Release,
-    /// By a release, after which the token has the key anew while the stream is still there.
-    Again,
-    /// By a hang-up, after which the token is used for the same lease within its linger.
-    TakeOver,
+    Release,  // By a release with its token on any connection.
+    Again, // By a release, after which the token has the key anew while the stream is still there.
+    ComeBack, // By a hang-up, after which its client comes back with the token.
+    Replace, // By a request that names it.
 }
 
 impl Client {
     /// Holds a key by a stream.
     pub(super) async fn hold(&mut self, key: u32) {
-        let end = match self.chance.u32(..6) {
-            0 => End::Release,
-            1 => End::Again,
-            2 => End::TakeOver,
-            _ => End::HangUp,
-        };
-        let token = match end {
-            End::HangUp => self.maybe_token(),
-            _ => Some(self.asker.choose()),
-        };
         let wait_ms = if self.chance.bool() { 0 } else { self.chance.u64(50..2_000) };
         let ttl_ms = self.chance.u64(150..1_200);
-        let mut question = self.claim(key, token, ttl_ms).waiting(wait_ms);
-        if end == End::TakeOver || self.chance.u32(..4) == 0 {
-            question.asked.linger_ms = self.chance.u64(50..800);
+        let token = self.maybe_token();
+        self.hold_for(self.claim(key, token, ttl_ms).waiting(wait_ms)).await;
+    }
+
+    /// Holds a key by a stream for a claim.
+    pub(super) async fn hold_for(&mut self, claim: Question) {
+        let end = match self.chance.u32(..7) {
+            0 => End::Release,
+            1 => End::Again,
+            2 => End::ComeBack,
+            3 => End::Replace,
+            _ => End::HangUp,
+        };
+        let mut claim = claim;
+        if end != End::HangUp {
+            claim.token.get_or_insert_with(|| self.asker.choose());
         }
-        let patience = PATIENCE + Duration::from_millis(ttl_ms);
-        let Some(mut stream) = self.open(question, patience).await else { return };
-        self.write(&stream.lease);
+        if end == End::ComeBack || self.chance.u32(..4) == 0 {
+            claim.asked.linger_ms = self.chance.u64(50..800);
+        }
+        let patience = PATIENCE + Duration::from_millis(claim.asked.ttl_ms.unwrap_or_default());
+        let Some(mut stream) = self.open(claim.clone(), patience).await else { return };
         for _ in 0..self.chance.u32(..4) {
-            if !self.asker.hear(&mut stream).await {
-                return;
+            if self.chance.u32(..6) == 0 {
+                self.meddle_with_its_stream(&stream.lease).await;
             }
-            self.write(&stream.lease);
+            if !self.asker.hear(&mut stream).await {
+                return self.go_on_after(stream).await;
+            }
         }
-        self.end(stream, end).await;
+        self.end(stream, end, claim).await;
     }
 
-    /// Opens a stream for a claim and returns it with its grant, once there is one.
+    /// Asks for what the stream has to itself.
+    async fn meddle_with_its_stream(&mut self, lease: &Lease) {
+        self.bring_twin();
+        let kinds = [Kind::Refresh, Kind::Acquire, Kind::Look];
+        let kind = kinds[self.chance.usize(..kinds.len())];
+        let question =
+            Question::about(kind, lease).sharing(self.slots.filter(|_| kind == Kind::Acquire));
+        let told = self.twin.ask(&question).await;
+        if let Some(lease) = told.lease.filter(|_| kind == Kind::Acquire) {
+            // The stream is over, and its end on its way.
+            self.release(&lease).await;
+        }
+    }
+
+    /// Goes on with a lease that a stream left when its instance drained: nothing keeps it.
+    async fn go_on_after(&mut self, stream: Stream) {
+        if stream.drained {
+            self.asker.turn();
+            let mut lease = stream.lease;
+            if self.refresh(&mut lease).await {
+                self.work(lease).await;
+            }
+        }
+    }
+
+    /// Opens a stream for a claim and returns it with its grant, once there is one. A lease that its token
+    /// has is named.
     async fn open(&mut self, claim: Question, patience: Duration) -> Option<Stream> {
-        let question = Question { kind: Kind::Hold, ..claim };
-        let (connection, told) = self.asker.open_stream(&question).await;
-        if told.outcome == Outcome::No && connection.is_none() {
-            self.doubt(&question, &told).await;
+        let mut question = Question { kind: Kind::Hold, ..claim };
+        for _ in 0..3 {
+            let (connection, told) = self.asker.open_stream(&question).await;
+            match told.own() {
+                Some(number) => question = question.naming(number),
+                None if told.outcome == Outcome::No && connection.is_none() => {
+                    self.doubt(&question, &told).await;
+                    return None;
+                }
+                None => return Stream::granted(connection, question, told, patience),
+            }
         }
-        Stream::granted(connection, question, told, patience)
+        None
     }
 
-    async fn end(&mut self, mut stream: Stream, end: End) {
+    async fn end(&mut self, mut stream: Stream, end: End, claim: Question) {
         let (mut later, mut lasts) = (None, true);
         if matches!(end, End::Release | End::Again) {
             if self.chance.bool() {
                 self.asker.turn();
             }
             self.release(&stream.lease).await;
-            let mut events = AFTER_RELEASE;
-            if end == End::Again {
-                later = self.acquire_anew(&stream.lease).await;
-                events = self.chance.u32(..3);
+        }
+        match end {
+            End::Again => later = self.acquire_anew(&stream.lease).await,
+            End::Replace if self.chance.bool() => later = self.replace(&claim, &stream.lease).await,
+            End::Replace => {
+                let named = claim.naming(stream.lease.fencing_token);
+                if let Some(other) = self.open(named, stream.patience).await {
+                    self.asker.leave(&other);
+                }
             }
-            for _ in 0..events {
-                lasts = lasts && self.asker.hear(&mut stream).await;
-            }
+            _ => (),
+        }
+        let events = match end {
+            End::Release => AFTER_RELEASE,
+            End::Again | End::Replace => self.chance.u32(..3),
+            _ => 0,
+        };
+        for _ in 0..events {
+            lasts = lasts && self.asker.hear(&mut stream).await;
         }
         if lasts {
             // The client has given up before its connection ends.
@@ -95,7 +144,7 @@ impl Client {
         } else {
             drop(connection);
         }
-        if end == End::TakeOver {
+        if end == End::ComeBack {
             later = self.acquire_anew(&lease).await;
         }
         if let Some(later) = later {
@@ -106,27 +155,25 @@ impl Client {
         }
     }
 
-    /// Holds a key that nobody else wants, and goes on with the token over the next instance once the
-    /// stream is silent for its TTL. The end of its connection may be seen long after that.
-    pub(super) async fn hold_until_silent(&mut self) {
-        let (token, ttl_ms) = (self.maybe_token(), 400);
-        let claim = self.own_claim(token, ttl_ms);
-        let patience = Duration::from_millis(ttl_ms);
-        let Some(mut stream) = self.open(claim.clone(), patience).await else { return };
-        for _ in 0..8 {
-            if !self.asker.hear(&mut stream).await {
-                self.asker.turn();
-                let (token, ttl_ms) = (Some(stream.lease.token), self.chance.u64(1_500..3_000));
-                let again = Question { token, ..claim }.lasting(ttl_ms);
-                let Some(lease) = self.acquire(&again).await else { return };
-                self.rest(500_000).await;
-                stream.connection.reset();
-                self.rest(ttl_ms * 800).await;
-                self.look(&lease).await;
-                return self.work(lease).await;
+    /// Has a stream for a moment, and returns its lease.
+    pub(super) async fn hold_briefly(&mut self, claim: &Question) -> Option<Lease> {
+        let stream = self.open(claim.clone(), PATIENCE).await?;
+        self.asker.leave(&stream);
+        Some(stream.lease)
+    }
+
+    /// Opens a stream and hangs up after so long, whatever it has said by then.
+    pub(super) async fn open_for(&mut self, claim: Question, patience: Duration) {
+        let question = Question { kind: Kind::Hold, ..claim };
+        let sent = self.asker.recorder.now();
+        match timeout(patience, self.asker.open_stream(&question)).await {
+            Err(_) => drop(self.asker.record(&question, sent, Err(Missing::Gone))),
+            Ok((connection, told)) => {
+                if let Some(stream) = Stream::granted(connection, question, told, PATIENCE) {
+                    self.asker.leave(&stream);
+                }
             }
         }
-        self.asker.leave(&stream);
     }
 
     /// Has its second voice end by force whatever has a key of its own, as a stream is granted it.
@@ -164,7 +211,6 @@ impl Asker {
             Ok(opened) => opened,
             Err(missing) => {
                 let told = self.record(question, sent, Err(missing));
-                sleep(Duration::from_millis(20)).await;
                 return (None, told);
             }
         };
@@ -207,7 +253,8 @@ impl Asker {
         let about = stream.about();
         let sent = std::mem::replace(&mut stream.last, self.recorder.now());
         match answer {
-            Ok((200, body)) if body.event == "alive" => {
+            Ok((200, mut body)) if body.event == "alive" => {
+                body.said.fencing_token = Some(stream.lease.fencing_token);
                 if let Some(ttl_ms) = body.said.ttl_ms {
                     let until = sent + ttl_ms * MILLISECOND;
                     stream.lease.until = stream.lease.until.max(until);
@@ -218,17 +265,25 @@ impl Asker {
                 return true;
             }
             Ok((200, body)) => {
-                let ended = Body { code: named(&body), said: Said::default(), ..Body::default() };
-                self.record(&about, sent, Ok((200, ended)));
+                stream.drained = body.event == "draining";
+                self.record_end(stream, sent, Ok(named(&body)));
             }
-            silent_or_cut => drop(self.record(&about, sent, silent_or_cut)),
+            Ok((_, body)) => self.record_end(stream, sent, Ok(body.code)),
+            Err(missing) => self.record_end(stream, sent, Err(missing)),
         }
         false
     }
 
+    fn record_end(&self, stream: &Stream, sent: Nanos, end: Result<String, Missing>) {
+        let ended = end.map(|code| (200, Body { code, ..Body::default() }));
+        let (mut operation, _) = self.operation(&stream.about(), sent, ended);
+        operation.said.fencing_token = Some(stream.lease.fencing_token);
+        self.recorder.write(Line::Operation(operation));
+    }
+
     /// Records that the client gives a stream up.
     fn leave(&self, stream: &Stream) {
-        self.record(&stream.about(), stream.last, Err(Missing::Gone));
+        self.record_end(stream, stream.last, Err(Missing::Gone));
     }
 }
 
@@ -241,6 +296,8 @@ struct Stream {
     last: Nanos,
     /// How long it may be silent before the client goes.
     patience: Duration,
+    /// Whether its instance drained, and left the lease to its client.
+    drained: bool,
 }
 
 impl Stream {
@@ -256,6 +313,7 @@ impl Stream {
             question,
             last: told.sent,
             patience,
+            drained: false,
         })
     }
 

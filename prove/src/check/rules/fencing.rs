@@ -23,19 +23,23 @@ pub(super) fn judge(court: &mut Court<'_>) {
 /// A token is shown the number of its lease, and a look at an exclusive key that of the lease that is
 /// there.
 fn shown(court: &mut Court<'_>, rule: &'static str) {
-    for one in court.operations().filter(|one| one.outcome == Outcome::Yes) {
-        let (Some(answered), Some(said)) = (one.answered, one.said.fencing_token) else { continue };
+    for one in court.operations() {
+        let (Some(answered), said) = (one.answered, one.said.fencing_token) else { continue };
+        // A request that names another lease is told which one its token has.
+        if said.is_none() && !(one.is_lost() && one.asked.fencing_token.is_some()) {
+            continue;
+        }
         let (looks, mine) = (one.kind == Kind::Look, one.said.mine == Some(true));
         let meant = |lease: &&Lease<'_>| {
-            let own = lease.token == one.token && (one.prolongs() || mine);
-            own || looks && !court.key.shared
+            let tells = one.outcome == Outcome::Yes && one.prolongs() || one.is_lost() || mine;
+            lease.token == one.token && tells || looks && !court.key.shared
         };
         let mut leases = court.leases.during(one.sent, answered).filter(meant);
-        let Some(lease) = leases.next().filter(|lease| lease.fence != said) else { continue };
+        let Some(lease) = leases.next().filter(|lease| Some(lease.fence) != said) else { continue };
         // While a node of the lease is silent, a look on Redlock may take the vote of a rival for it.
-        let may_be_a_vote = looks && !mine && said > lease.fence && court.context.redlock();
+        let may_be_a_vote = looks && !mine && said > Some(lease.fence) && court.context.redlock();
         let promised = !may_be_a_vote && court.context.promises_exclusion(lease.lo, answered);
-        let what = format!("lease {} was shown as lease {said}", lease.fence);
+        let what = format!("lease {} was shown as {said:?}", lease.fence);
         court.find(rule, answered, promised, what);
     }
 }

@@ -1,10 +1,9 @@
-//! All who may hold a shared key. S4: a change of share that names its lease is refused only if the others
-//! do not allow it, and a look counts those who hold the key.
+//! All who may hold a key. S4: a request that names its lease is refused only if the others do not allow
+//! it, and a look at a shared key counts those who hold it.
 
 use super::{CHANGE, Court};
 use crate::check::context::ROLLED_BACK;
 use crate::check::lease::Lease;
-use crate::check::share::bounds;
 use crate::check::spans::{Span, Spans};
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
@@ -24,17 +23,18 @@ pub(super) fn holders<'c>(court: &Court<'c>) -> Vec<Span<Holder<'c>>> {
         of: Holder::Lease(lease),
     });
     let unknown = key.operations.all().filter(|span| span.of.is_claim() && span.of.is_unknown());
-    let unknown = unknown.map(|span| key.perhaps(court.context, span));
-    let unknown =
-        unknown.map(|Span { from, until, of }| Span { from, until, of: Holder::Unknown(of) });
+    let unknown = unknown.map(|span| {
+        let Span { from, until, of } = court.perhaps(span);
+        Span { from, until, of: Holder::Unknown(of) }
+    });
     leases.chain(unknown).collect()
 }
 
 impl Holder<'_> {
-    /// Returns the least that it may allow in that time.
-    pub(super) fn allows(self, from: Nanos, until: Nanos) -> u16 {
+    /// Returns how many leases it allows.
+    pub(super) fn allows(self) -> u16 {
         match self {
-            Self::Lease(lease) => bounds(&lease.shares, from, until).map_or(1, |has| has.least),
+            Self::Lease(lease) => lease.slots,
             Self::Unknown(operation) => operation.asked_slots(),
         }
     }
@@ -56,10 +56,11 @@ pub(super) fn judge(court: &mut Court<'_>) {
     let holders: Spans<Holder<'_>> = late.collect();
     for operation in court.operations() {
         let Some(answered) = operation.answered else { continue };
-        if operation.is_refused_change() && operation.asked.fencing_token.is_some() {
+        let is_refused = operation.outcome == Outcome::No && operation.code == "lock_held";
+        if operation.replaces().is_some() && is_refused {
             refused(court, &holders, (operation, answered));
         }
-        if operation.kind == Kind::Look && operation.outcome == Outcome::Yes {
+        if operation.kind == Kind::Look && court.key.shared {
             looked(court, &holders, (operation, answered));
         }
     }
@@ -70,16 +71,12 @@ fn refused(
     holders: &Spans<Holder<'_>>,
     (operation, answered): (&Operation, Nanos),
 ) {
-    if operation.asked.slots.is_none() {
-        return;
-    }
     let (sent, asked, token) = (operation.sent, operation.asked_slots(), operation.token);
-    let since = sent.saturating_sub(court.context.late(sent));
     let others = holders.meeting(sent, answered).map(|one| one.of);
     let others = others.filter(|other| other.token() != token || token == NO_TOKEN);
     let (mut count, mut least) = (1, asked);
     for other in others {
-        (count, least) = (count + 1, least.min(other.allows(since, answered)));
+        (count, least) = (count + 1, least.min(other.allows()));
     }
     if count <= least {
         let promised = court.context.promises_loss(sent.saturating_sub(ROLLED_BACK), answered);

@@ -23,8 +23,8 @@ pub(super) fn judge(court: &mut Court<'_>) {
     let mut turns = Vec::new();
     for lease in &court.leases.all {
         let before = had.insert(lease.token, lease.latest());
-        // Who holds the key and shares it otherwise from now on was not in line.
-        if !court.key.shared || before.is_none_or(|latest| latest < lease.lo) {
+        // A lease in the place of another one of its token was not in line.
+        if lease.first.replaces().is_none() && before.is_none_or(|latest| latest < lease.lo) {
             turns.push(turn(court, lease));
         }
     }
@@ -92,20 +92,18 @@ fn first_asked(court: &Court<'_>, lease: &Lease<'_>) -> Nanos {
     if lease.token == NO_TOKEN || !operation.chosen || !operation.is_claim() {
         return if operation.is_claim() { first } else { 0 };
     }
+    let mut since = 0;
     for Span { until, of: other, .. } in court.key.near(lease.token, 0, lease.hi) {
-        if !other.is_claim() {
+        if !other.is_claim() || until < since || until.saturating_add(PLACE_KEPT) < first {
             continue;
-        }
-        if until.saturating_add(PLACE_KEPT) < first {
-            break;
         }
         let ended = other.is_definite_no() && other.code != "lock_held" && other.asked.wait_ms == 0;
         let earlier = other.outcome == Outcome::Yes
             && other.said.fencing_token.is_some_and(|said| said != lease.fence);
-        if earlier && other.answered.is_some_and(|answered| answered < first) {
-            break;
-        }
-        if !ended {
+        if let Some(answered) = other.answered.filter(|at| earlier && *at < first) {
+            // A late request may have come after it.
+            since = answered.max(since);
+        } else if !ended {
             first = first.min(other.sent);
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::{Court, EXCLUSION, REPEAT, SHARE, SHARED_NUMBERS, SLOT};
-use crate::check::share::{Bounds, bounds};
+use crate::check::lease::Lease;
 use crate::history::{NO_TOKEN, Nanos};
 
 pub(super) fn judge(court: &mut Court<'_>) {
@@ -27,14 +27,12 @@ pub(super) fn judge(court: &mut Court<'_>) {
         if active.len() == 1 {
             continue;
         }
-        let share =
-            |holder: &(usize, Nanos)| Some((holder.0, bounds(&leases[holder.0].shares, at, at)?));
-        let holders: Vec<_> = active.iter().filter_map(share).collect();
+        let holders: Vec<usize> = active.iter().map(|holder| holder.0).collect();
         too_many(court, at, index, &holders, &mut many);
-        for (nth, &(second, share)) in holders.iter().enumerate() {
-            for &(first, other) in &holders[..nth] {
+        for (nth, &second) in holders.iter().enumerate() {
+            for &first in &holders[..nth] {
                 let (one, another) = (&leases[first], &leases[second]);
-                let (rule, what) = if share.slot.is_some() && share.slot == other.slot {
+                let (rule, what) = if one.slot.is_some() && one.slot == another.slot {
                     (SLOT, "have one slot")
                 } else if one.token == another.token && one.token != NO_TOKEN {
                     (court.either(REPEAT, SHARED_NUMBERS), "are of one token")
@@ -55,24 +53,23 @@ fn too_many(
     court: &mut Court<'_>,
     at: Nanos,
     index: usize,
-    holders: &[(usize, Bounds)],
+    holders: &[usize],
     many: &mut HashSet<usize>,
 ) {
-    let Some(&(lowest, least)) = holders.iter().min_by_key(|holder| holder.1.most) else {
-        return;
-    };
-    let (count, most) = (holders.len(), usize::from(least.most));
+    let leases = &court.leases.all;
+    let slots = |lease: &&Lease<'_>| lease.slots;
+    let Some(lowest) = holders.iter().map(|one| &leases[*one]).min_by_key(slots) else { return };
+    let (count, most) = (holders.len(), usize::from(lowest.slots));
     if court.key.shared {
         court.report.count("shared_full", usize::from(count == most));
     }
     if count > most && many.insert(index) {
-        let leases = &court.leases.all;
         let what = format!(
             "{count} leases may be relied on, the last one {}, and lease {} allows {most}",
-            leases[index].fence, leases[lowest].fence
+            leases[index].fence, lowest.fence
         );
         let rule = court.either(EXCLUSION, SHARE);
-        find(court, (rule, at), holders.iter().map(|holder| holder.0), what);
+        find(court, (rule, at), holders.iter().copied(), what);
     }
 }
 

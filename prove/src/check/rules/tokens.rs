@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{CHANGE, Court, DEFINITE, END, RELEASE, REPEAT, RIGHTS, shares};
+use super::{CHANGE, Court, DEFINITE, END, RELEASE, REPEAT, RIGHTS};
 use crate::check::context::{Context, MS, PLACE_KEPT, ROLLED_BACK};
 use crate::check::key::in_line_until;
 use crate::check::lease::Lease;
@@ -24,7 +24,7 @@ pub(super) fn judge(court: &mut Court<'_>) {
             if operation.is_release() {
                 released(court, &own, operation);
             }
-            if operation.is_lost() || operation.is_definite_no() || operation.is_refused_change() {
+            if operation.is_lost() || operation.is_definite_no() || operation.is_mine() {
                 refused(court, during(&own, operation.sent, answered), operation);
             }
             if let Some(no) = no.filter(|no| no.answered < Some(operation.sent)) {
@@ -91,12 +91,20 @@ fn released(court: &mut Court<'_>, own: &[&Lease<'_>], release: &Operation) {
 /// I8 and I9: whoever holds the key is not told that it does not.
 fn refused(court: &mut Court<'_>, own: Option<&Lease<'_>>, operation: &Operation) {
     let Some(lease) = own.filter(|lease| !operation.means_another(lease.fence)) else { return };
-    // The others may not allow it other slots.
-    if operation.is_claim() && operation.code == "lock_held" && court.key.shared {
-        return shares::refused_its_own(court, lease, operation);
-    }
     let answered = operation.answered.unwrap_or(operation.sent);
     let (token, code) = (lease.token, &operation.code);
+    if operation.code == "lock_held" {
+        // `holders` judges those who name it.
+        let told = operation.replaces().is_some()
+            || operation.is_mine() && operation.said.fencing_token.is_some();
+        let repeats = operation.kind == Kind::Acquire
+            && operation.asked.slots.is_none_or(|_| operation.asked_slots() == lease.slots);
+        let repeats = repeats && operation.asked.fencing_token.is_none();
+        let is_plain = lease.plain_since() < operation.sent;
+        if told && !(is_plain && (repeats || operation.kind == Kind::Refresh)) {
+            return;
+        }
+    }
     let promised = court.context.promises_keeping(lease.lo, answered);
     let what = format!("token {token} holds lease {} and was told {code}", lease.fence);
     court.find(if operation.is_claim() { REPEAT } else { END }, answered, promised, what);
@@ -138,11 +146,10 @@ fn waits(court: &Court<'_>, token: Token, (from, until): (Nanos, Nanos)) -> bool
 /// Returns whether a question of a token that came to an unknown end may have brought it a lease.
 fn unknown_lease(court: &Court<'_>, token: Token, (from, until): (Nanos, Nanos)) -> bool {
     // Leases of which nobody was told last as long as was asked for, a day at most.
-    court.key.near(token, 0, until).any(|span| {
-        span.of.is_unknown()
-            && span.of.prolongs()
-            && court.key.perhaps(court.context, span).until >= from
-    })
+    court
+        .key
+        .near(token, 0, until)
+        .any(|span| span.of.is_unknown() && span.of.prolongs() && court.perhaps(span).until >= from)
 }
 
 /// After a definite no its token has nothing, unless another question with it was under way.

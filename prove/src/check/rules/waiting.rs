@@ -8,7 +8,7 @@ use super::{Court, END, GHOST, ROOM, WAKE_UP};
 use crate::check::context::{MS, SECOND};
 use crate::check::rules::holders::{Holder, holders};
 use crate::check::spans::{Span, Spans};
-use crate::history::{MOST_SLOTS, Nanos, Operation, Outcome};
+use crate::history::{Kind, MOST_SLOTS, Nanos, Operation, Outcome};
 
 /// What may have made room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,7 +135,7 @@ fn stretches(court: &Court<'_>) -> Vec<Stretch> {
             one.until > from
         });
         let least = match court.key.shared {
-            true => there.iter().map(|one| one.of.allows(from, until)).min(),
+            true => there.iter().map(|one| one.of.allows()).min(),
             false => Some(1),
         };
         let holders = u16::try_from(there.len()).unwrap_or(MOST_SLOTS);
@@ -148,10 +148,12 @@ fn ended(court: &Court<'_>, holder: Holder<'_>) -> Why {
     match holder {
         Holder::Lease(lease) if lease.over < lease.by_ttl => Why::Released,
         Holder::Lease(_) => Why::Expired,
+        // A stream ends with its connection, whether or not its answer was on its way.
+        Holder::Unknown(operation) if operation.kind == Kind::Hold => Why::Ghost,
         Holder::Unknown(operation) => {
             let slowest = court.context.slowest(operation.sent, operation.sent);
             let race = operation.sent + slowest.clamp(RACE.0, RACE.1);
-            if operation.gone.is_some_and(|gone| gone < race) { Why::Raced } else { Why::Ghost }
+            if operation.left().is_some_and(|gone| gone < race) { Why::Raced } else { Why::Ghost }
         }
     }
 }
@@ -162,7 +164,7 @@ pub(super) fn in_line<'c>(court: &Court<'c>) -> Spans<&'c Operation> {
     let all = court.key.operations.all();
     let waited = all.filter(|span| span.of.may_wait());
     let left = waited.map(|span| {
-        let over = match span.of.gone {
+        let over = match span.of.left() {
             Some(gone) if !context.delayed(span.from, gone + SECOND) => gone + SECOND,
             _ => span.until,
         };
@@ -187,6 +189,7 @@ fn waited(court: &Court<'_>, operation: &Operation) -> Option<(Nanos, Nanos)> {
             answered.min(waited).saturating_sub(slack)
         }
         Outcome::No => return None,
+        Outcome::Unknown if operation.late.is_some() => return None,
         Outcome::Unknown => {
             let gone = operation.gone?;
             let whole = !court.context.disturbed(operation.sent, gone);
