@@ -15,7 +15,7 @@ use crate::record::{Recorder, chosen_text};
 use crate::servers::Routes;
 
 /// How much longer than its wait a client waits for an answer.
-const PATIENCE: Duration = Duration::from_millis(2_500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(2_500);
 
 /// How long a client rests when nobody listens, or nobody can serve it.
 const REST: Duration = Duration::from_millis(50);
@@ -146,9 +146,9 @@ pub(super) struct Asker {
     pub(super) client: u32,
     pub(super) instance: u16,
     pub(super) recorder: Arc<Recorder>,
-    addresses: Vec<SocketAddr>,
+    pub(super) addresses: Vec<SocketAddr>,
     /// Whether it leaves a connection by a reset, in place of an orderly end.
-    resets: bool,
+    pub(super) resets: bool,
     connection: Option<Connection>,
     /// What it gave up and is delivered later.
     pub(super) late: JoinSet<()>,
@@ -228,32 +228,6 @@ impl Asker {
             sleep(REST).await;
         }
         told
-    }
-
-    /// Gives a question up that stays on its way for so long, and whose hang-up is so far behind it.
-    pub(super) async fn ask_late(&mut self, question: &Question, held: Duration, behind: Duration) {
-        let (text, sent) = (written(question), self.recorder.now());
-        sleep(held / 8).await;
-        let mut operation = self.operation(question, sent, Err(Missing::Gone)).0;
-        let (recorder, resets) = (self.recorder.clone(), self.resets);
-        let address = self.addresses[usize::from(self.instance)];
-        self.late.spawn(async move {
-            sleep(held - held / 8).await;
-            if let Ok(Ok(mut connection)) = timeout(PATIENCE, Connection::open(address)).await {
-                // What is answered is received, and nobody is told.
-                let received = async {
-                    connection.send(text.as_bytes()).await?;
-                    while connection.line().await.is_ok() {}
-                    std::future::pending::<io::Result<()>>().await
-                };
-                let _ = timeout(behind, received).await;
-                if resets {
-                    connection.reset();
-                }
-            }
-            operation.late = Some(recorder.now());
-            recorder.write(Line::Operation(operation));
-        });
     }
 
     /// Opens a stream and returns it with its head, or the refusal.

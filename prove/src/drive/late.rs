@@ -1,14 +1,16 @@
 //! Requests that their client gives up, to go on with the same token, and that arrive after what it asks
 //! then. They are for a key that nobody else wants, so that what is wrong with it is their doing.
 
+use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use crate::drive::asker::Question;
+use crate::drive::asker::{Asker, Missing, PATIENCE, Question, written};
 use crate::drive::client::Client;
-use crate::history::{Kind, Outcome};
+use crate::history::{Kind, Line, Outcome};
+use crate::http::Connection;
 
 /// How many milliseconds a client waits for an answer: longer than an instance takes to hear of a request,
 /// and shorter than a network holds back the answer to it.
@@ -146,5 +148,33 @@ impl Client {
         if let Some(lease) = self.acquire(&other).await {
             self.release(&lease).await;
         }
+    }
+}
+
+impl Asker {
+    /// Gives a question up that stays on its way for so long, and whose hang-up is so far behind it.
+    pub(super) async fn ask_late(&mut self, question: &Question, held: Duration, behind: Duration) {
+        let (text, sent) = (written(question), self.recorder.now());
+        sleep(held / 8).await;
+        let mut operation = self.operation(question, sent, Err(Missing::Gone)).0;
+        let (recorder, resets) = (self.recorder.clone(), self.resets);
+        let address = self.addresses[usize::from(self.instance)];
+        self.late.spawn(async move {
+            sleep(held - held / 8).await;
+            if let Ok(Ok(mut connection)) = timeout(PATIENCE, Connection::open(address)).await {
+                // What is answered is received, and nobody is told.
+                let received = async {
+                    connection.send(text.as_bytes()).await?;
+                    while connection.line().await.is_ok() {}
+                    std::future::pending::<io::Result<()>>().await
+                };
+                let _ = timeout(behind, received).await;
+                if resets {
+                    connection.reset();
+                }
+            }
+            operation.late = Some(recorder.now());
+            recorder.write(Line::Operation(operation));
+        });
     }
 }

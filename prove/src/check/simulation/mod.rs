@@ -3,14 +3,16 @@
 
 mod client;
 mod lock;
+mod request;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use fastrand::Rng;
 
-pub(super) use lock::Bug;
-use lock::{Close, Lock, Reply, Request, Wish};
+use lock::Lock;
+pub(super) use request::Bug;
+use request::{Close, Reply, Request, Wish};
 
 use crate::check::context::MS;
 use crate::check::little::{fault, run};
