@@ -93,7 +93,8 @@ fn ended(court: &mut Court<'_>, stream: &Stream<'_>) {
     let near = || court.key.near(grant.token, grant.sent, answered).map(|near| near.of);
     let released = near().any(|of| of.kind == Kind::Release);
     // Another claim may have begun a lease after this one was over.
-    let over = released || end.sent + grant.asked_ttl().unwrap_or(0) < answered;
+    let last = stream.alive.last().unwrap_or(&grant);
+    let over = released || last.sent + last.told_ttl().unwrap_or(0) < answered;
     let has_reason = match end.code.as_str() {
         "lost/replaced" => near().any(|of| {
             let anew = of.outcome == Outcome::Yes && of.said.fencing_token > number;
