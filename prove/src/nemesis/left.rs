@@ -33,7 +33,7 @@ const ENDLESS: i64 = -1;
 const LINE_MS: i64 = 120_000;
 
 /// The most fields of a line's crew: instances, each with a new name after a restart, for a minute.
-const CREW: u64 = 48;
+const CREW: u64 = 24;
 
 /// What an instance had before the load.
 #[derive(Clone, Copy, Debug)]
