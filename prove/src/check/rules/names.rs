@@ -105,8 +105,7 @@ fn ended(court: &mut Court<'_>, stream: &Stream<'_>) {
         "lost/released" | "lost/forced" => {
             court.key.forced.meeting(grant.sent, answered).next().is_some()
         }
-        "lost/taken_over" => false,
-        _ => true,
+        code => !code.starts_with("lost/") || code == "lost/expired",
     };
     if !has_reason {
         let promised = court.context.promises_loss(grant.sent, answered);
