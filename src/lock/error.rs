@@ -18,6 +18,9 @@ pub enum LockError {
     /// The claim was released after waiting this long.
     #[error("the claim was released while it waited")]
     WaitCancelled(Duration),
+    /// A newer request of the claim waits instead, after this one waited this long.
+    #[error("a newer request of the claim waits instead")]
+    Superseded(Duration),
     /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -44,12 +47,6 @@ impl StoreError {
             (effect, _) => effect,
         };
         Self { effect, ..self }
-    }
-
-    /// The same error for another request that waited for the same answer.
-    pub(crate) fn again(&self) -> Self {
-        let Self { verb, effect, reason } = self;
-        Self { verb: *verb, effect: *effect, reason: reason.to_string().into() }
     }
 }
 

@@ -2,19 +2,21 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
 use crate::lock::leases::{Registered, Why};
-use crate::lock::locks::Locks;
+use crate::lock::locks::{LastWord, Locks, may_wait};
 use crate::lock::owed::Delivery;
-use crate::lock::store::{Answer, If, Renewed, Target};
+use crate::lock::store::{Answer, Renewed, Target};
 use crate::lock::ticket::Ticket;
 use crate::lock::time::{Ttl, Uptime};
+use crate::lock::token::FencingToken;
 
 /// The heartbeat interval: below any proxy's idle timeout, and short enough that a proxy notices
 /// within two of them that its client is gone.
@@ -25,6 +27,9 @@ const JOINING: Duration = Duration::from_millis(50);
 
 /// The pause between two refreshes while the store does not answer.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// The time limit of the last word of a hold before its client is told `draining`.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// An event of a hold.
 #[derive(Debug)]
@@ -43,6 +48,10 @@ pub enum HoldEvent {
     Draining,
     /// The claim was released while it waited; the last event.
     Cancelled,
+    /// A newer request of the claim waits instead; the last event.
+    Superseded,
+    /// The token has this lease by another request; the last event.
+    Mine(Option<FencingToken>),
     /// The store did not answer, and no grant was told; the last event.
     Failed(StoreError),
 }
@@ -56,6 +65,23 @@ pub struct HoldWish {
     pub patience: Option<Duration>,
     /// The TTL of the lease once the client is gone; `None` to end it at once.
     pub linger: Option<Ttl>,
+    /// Set once the client's connection has timed out: it may still rely on the last event.
+    pub timed_out: TimedOut,
+}
+
+/// Whether a connection was given up because its client fell silent, and was not closed by it.
+#[derive(Clone, Debug, Default)]
+pub struct TimedOut(Arc<AtomicBool>);
+
+impl TimedOut {
+    /// Notes that the connection has timed out.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// The answer to [`Locks::hold`].
@@ -64,8 +90,8 @@ pub enum HoldStart {
     Hold(Box<Hold>),
     /// The key is held, and the request allows no wait.
     Held(LockStatus),
-    /// The token does not have the lease that the claim names.
-    Lost,
+    /// The token does not have the lease that the claim names, but maybe another one.
+    Lost(Option<FencingToken>),
 }
 
 /// A lease that is kept, or waited for, until this value is dropped.
@@ -83,6 +109,8 @@ enum Phase {
     Granted(Option<Box<Delivery>>),
     Waiting(Box<InLine>),
     Holding(Box<Care>),
+    /// The instance shuts down, and lets the lease go.
+    Leaving(JoinHandle<()>),
     Ended,
 }
 
@@ -93,16 +121,13 @@ struct InLine {
 
 /// A lease that is being kept.
 struct Care {
-    /// Shared with the refresh under way, so that the lease is let go only after that was answered.
-    lease: Arc<Mutex<Target>>,
+    lease: Target,
     ttl: Ttl,
     /// The moment of the store's last answer, and the time that was left then.
     confirmed: (Uptime, Duration),
     beat: Instant,
     /// True if the lease cannot be renewed beyond its present end.
     capped: bool,
-    /// True if no other request was told of this grant: then the end of this hold ends the lease.
-    alone: bool,
 }
 
 impl Locks {
@@ -117,26 +142,27 @@ impl Locks {
     /// As [`Locks::acquire`].
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
         let (began, claim) = (Instant::now(), &wish.claim);
-        let (leases, key, token) = (self.leases().clone(), claim.key.clone(), claim.token.clone());
-        let registered = Registered::new(leases, key, token);
+        let registered = Registered::new(self.leases().clone(), claim.key.clone());
         let delivery = self.ask(claim.clone()).await?;
         let phase = if let Ok(Answer::Won(_)) = delivery.answer() {
             Phase::Granted(Some(Box::new(delivery)))
         } else {
             match delivery.hand_over()? {
                 Answer::Held(status)
-                    if wish.patience == Some(Duration::ZERO) || status.mine == Some(true) =>
+                    if wish.patience == Some(Duration::ZERO) || !may_wait(claim, &status) =>
                 {
                     return Ok(HoldStart::Held(status));
                 }
                 Answer::Held(_) => {
-                    registered.waits();
                     // A wait beyond the range of the clock has no limit.
                     let give_up_at = wish.patience.and_then(|patience| began.checked_add(patience));
                     let ticket = self.enter(claim.clone(), give_up_at)?;
                     Phase::Waiting(Box::new(InLine { ticket, beat: began }))
                 }
-                Answer::Won(_) | Answer::Waiting(_) | Answer::Gone => return Ok(HoldStart::Lost),
+                Answer::Lost(number) => return Ok(HoldStart::Lost(number)),
+                Answer::Won(_) | Answer::Waiting(_) | Answer::Superseded | Answer::Cancelled => {
+                    return Err(LockError::Superseded(Duration::ZERO));
+                }
             }
         };
         let hold = Hold { locks: self.clone(), wish, began, phase, registered };
@@ -156,24 +182,28 @@ impl Hold {
                 let delivery = delivery.take()?;
                 self.delivered(*delivery)
             }
-            Phase::Waiting(line) => tokio::select! {
-                biased;
-                why = self.registered.told() => self.end(HoldEvent::Lost(why)),
-                waited = line.next() => match waited {
-                    ControlFlow::Continue(ahead) => HoldEvent::Waiting(ahead),
-                    ControlFlow::Break(Some(delivery)) => self.delivered(delivery),
-                    ControlFlow::Break(None) => self.end(HoldEvent::Draining),
-                },
+            Phase::Waiting(line) => match line.next().await {
+                ControlFlow::Continue(ahead) => HoldEvent::Waiting(ahead),
+                ControlFlow::Break(Some(delivery)) => self.delivered(delivery),
+                ControlFlow::Break(None) => self.end(HoldEvent::Draining),
             },
             Phase::Holding(care) => tokio::select! {
                 biased;
                 why = self.registered.told() => self.end(HoldEvent::Lost(why)),
-                () = self.locks.drained() => self.end(HoldEvent::Draining),
+                () = self.locks.drained() => {
+                    let leaving = care.let_go(&self.locks, LastWord::Stay);
+                    self.phase = Phase::Leaving(leaving);
+                    return Box::pin(self.next()).await;
+                }
                 kept = care.next(&self.locks) => match kept {
                     Ok(left) => HoldEvent::Alive(left),
                     Err(why) => self.end(HoldEvent::Lost(why)),
                 },
             },
+            Phase::Leaving(leaving) => {
+                let _ = timeout(LEAVE, leaving).await;
+                self.end(HoldEvent::Draining)
+            }
             Phase::Ended => return None,
         })
     }
@@ -182,8 +212,10 @@ impl Hold {
     /// was told stays until it expires, because the client may be at work; a wait ends as if the
     /// client had disconnected.
     pub fn revoke(&mut self) -> Option<HoldEvent> {
-        if matches!(self.phase, Phase::Ended) {
-            return None;
+        match &self.phase {
+            Phase::Ended => return None,
+            Phase::Holding(care) => drop(care.let_go(&self.locks, LastWord::Stay)),
+            _ => (),
         }
         Some(self.end(HoldEvent::Lost(Why::Revoked)))
     }
@@ -196,7 +228,6 @@ impl Hold {
         // The question of a claim that did not wait is later than the beginning.
         let waits = matches!(self.phase, Phase::Waiting(_));
         let waited = if waits { delivery.asked - self.began } else { Duration::ZERO };
-        let alone = delivery.alone;
         if let Ok(Answer::Won(win)) = delivery.answer() {
             self.registered.has(&win.lease);
             if let Some(why) = self.registered.was_told() {
@@ -205,20 +236,24 @@ impl Hold {
         }
         let win = match delivery.hand_over() {
             Ok(Answer::Won(win)) => win,
-            Ok(Answer::Gone) => return self.end(HoldEvent::Cancelled),
+            Ok(Answer::Cancelled) => return self.end(HoldEvent::Cancelled),
+            Ok(Answer::Superseded) => return self.end(HoldEvent::Superseded),
+            Ok(Answer::Lost(number)) => return self.end(HoldEvent::Mine(number)),
+            Ok(Answer::Held(LockStatus { mine: Some(true), holder, .. })) => {
+                return self.end(HoldEvent::Mine(holder.and_then(|own| own.fencing_token)));
+            }
             Ok(Answer::Held(_) | Answer::Waiting(_)) => return self.end(HoldEvent::TimedOut),
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
         self.locks.leases().waited(&win, waited);
         let (lease, token) = (win.lease, claim.token.clone());
         let care = Care {
-            lease: Arc::new(Mutex::new(Target::kept(&token, &lease))),
+            lease: Target::kept(&token, &lease),
             // The requested TTL: the time left may be shorter.
             ttl: claim.ttl,
             confirmed: (Uptime::at(now), lease.ttl.as_duration()),
             beat: now + pause(claim.ttl, &lease),
             capped: lease.capped,
-            alone,
         };
         if lease.is_over() {
             return self.end(HoldEvent::Lost(care.expired()));
@@ -234,15 +269,18 @@ impl Hold {
 }
 
 impl Drop for Hold {
-    /// The client is gone: a lease that was told ends or lingers, unless another request has renewed
-    /// it. The guard of a grant takes one back that was not.
+    /// Rule 16: the client is gone, and a lease that was told ends or lingers. One whose connection
+    /// has timed out keeps its end. The guard of a grant takes one back that was not told.
     fn drop(&mut self) {
         if let Phase::Holding(care) = &self.phase
-            && care.alone
             && self.registered.was_told().is_none()
         {
-            let over_at = Instant::now() + care.left();
-            self.locks.let_go(care.lease.clone(), self.wish.linger, over_at);
+            let word = match self.wish.linger {
+                _ if self.wish.timed_out.is_set() || self.locks.drains() => LastWord::Stay,
+                Some(linger) => LastWord::Linger(linger),
+                None => LastWord::End,
+            };
+            drop(care.let_go(&self.locks, word));
         }
     }
 }
@@ -271,18 +309,15 @@ impl Care {
     /// Refreshes the lease at each heartbeat. Returns the time left.
     async fn next(&mut self, locks: &Locks) -> Result<Duration, Why> {
         sleep_until(self.beat).await;
-        match locks.keep(self.lease.clone(), self.ttl).await {
+        match locks.renew(self.lease.clone(), Some(self.ttl)).await {
             Ok(Renewed::Lease(lease)) => {
-                // Not where nobody hears of it any more: what the client has renewed since the last
-                // `alive` is its own.
-                self.lease.lock().await.only = If::SameCare(lease.renewals);
                 self.confirmed = (Uptime::now(), lease.ttl.as_duration());
                 self.capped = lease.capped;
                 self.beat = Instant::now() + pause(self.ttl, &lease);
             }
-            Ok(Renewed::TakenOver) => return Err(Why::TakenOver),
-            Ok(Renewed::Lost) if self.left() > Duration::ZERO => return Err(Why::Released),
-            Ok(Renewed::Lost) => return Err(self.expired()),
+            Ok(Renewed::Lost(Some(_))) => return Err(Why::Replaced),
+            Ok(_) if self.left() > Duration::ZERO => return Err(Why::Released),
+            Ok(_) => return Err(self.expired()),
             Err(_) => {
                 let pause = RETRY.min(interval(self.ttl)).min(self.left());
                 self.beat = Instant::now() + pause;
@@ -292,6 +327,11 @@ impl Care {
             Duration::ZERO => Err(self.expired()),
             left => Ok(left),
         }
+    }
+
+    /// Speaks the last word about the lease.
+    fn let_go(&self, locks: &Locks, word: LastWord) -> JoinHandle<()> {
+        locks.let_go(self.lease.clone(), word, Instant::now() + self.left())
     }
 
     /// The reason why the lease has expired.

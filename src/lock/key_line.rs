@@ -1,6 +1,6 @@
-//! The claims of one key in this instance, with their requests and places. The task of the key
-//! takes its work between two rounds, so no question for a claim is under way when the claim is
-//! taken out.
+//! The claims of one key in this instance, each with its waiting request and its place. The task of
+//! the key takes its work between two rounds, so no question for a claim is under way when the claim
+//! is taken out.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
@@ -10,9 +10,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
 use crate::lock::error::StoreError;
 use crate::lock::lease::Claim;
+use crate::lock::next::Question;
 use crate::lock::owed::Delivery;
 use crate::lock::store::{Answer, Ask, Keep, Waiting};
 use crate::lock::token::LeaseToken;
+use crate::lock::wakeup::EndElsewhere;
 
 /// The claims of one key in this instance.
 #[derive(Default)]
@@ -22,7 +24,7 @@ pub(super) struct KeyLine {
     order: BTreeMap<u64, LeaseToken>,
     /// The claims to join; claims that are gone or have joined by now are skipped.
     joining: VecDeque<LeaseToken>,
-    /// The claims of which requests stop waiting.
+    /// The claims that stop waiting.
     stopping: Vec<(LeaseToken, Stop)>,
     /// The claims that are gone but that the store may still have in line.
     leaving: HashMap<LeaseToken, Keep>,
@@ -43,27 +45,42 @@ struct WaitingClaim {
     place: Option<u64>,
     /// The number of claims ahead of it in the store's last answer.
     ahead: u64,
-    requests: Vec<WaitingRequest>,
+    /// True after a question without an answer: it may have been granted and have ended since. The
+    /// next question joins anew, at its place if that is still there.
+    unsure: bool,
+    /// True once its request is to be told the answer to the last question.
+    stops: bool,
+    /// True once this instance has heard that the claim was released on another one.
+    released: bool,
+    request: WaitingRequest,
 }
 
-/// A waiting request.
+/// The waiting request of a claim: the newest.
 pub(crate) struct WaitingRequest {
     pub(super) number: u64,
-    /// True once it is to be told the answer to the last question.
-    pub(super) stops: bool,
     pub(super) tell: oneshot::Sender<Option<Delivery>>,
     pub(super) _room: OwnedSemaphorePermit,
 }
 
-/// The way in which requests of a claim stop waiting.
+/// What an answer does to its claim.
+pub(super) enum Fate {
+    /// It keeps waiting.
+    Stays,
+    /// Nobody is told: its request is gone, or asks for something else.
+    Untold,
+    /// It is over, and its request is told.
+    Over(WaitingRequest),
+}
+
+/// The way in which a claim stops waiting.
 pub(super) enum Stop {
-    /// The request of this number, with a last question to the store.
+    /// If its request has this number, with a last question to the store.
     LastQuestion(u64),
     /// The same without a question, because the instance is shutting down.
     Draining(u64),
-    /// All of them, because the claim is released. The releasing call gets them; `Keep` says
-    /// whether the place is kept for the store's release.
-    Released(Keep, oneshot::Sender<Vec<WaitingRequest>>),
+    /// It is released. The releasing call gets its request; `Keep` says whether the place is kept
+    /// for the store's release.
+    Released(Keep, oneshot::Sender<WaitingRequest>),
 }
 
 /// The work of one round.
@@ -71,7 +88,7 @@ pub(super) enum Stop {
 pub(super) struct Work {
     pub(super) leaving: Vec<(LeaseToken, Keep)>,
     /// The claims that join, and those that ask for the last time.
-    pub(super) asking: Vec<(Claim, Ask)>,
+    pub(super) asking: Vec<Question>,
 }
 
 impl KeyLine {
@@ -79,50 +96,54 @@ impl KeyLine {
         Self { bell, ..Self::default() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.claims.is_empty()
+    /// The number of claims.
+    pub(super) fn len(&self) -> usize {
+        self.claims.len()
     }
 
-    /// Returns true if a request with this token may wait where `most` claims may: its claim is one
-    /// of them, or there is room for another.
-    pub(super) fn has_room_for(&self, token: &LeaseToken, most: usize) -> bool {
-        self.claims.contains_key(token) || self.claims.len() < most
+    /// Returns true if a request of the claim waits.
+    pub(super) fn has(&self, token: &LeaseToken) -> bool {
+        self.claims.contains_key(token)
     }
 
-    /// Returns true if claims are gone that the store may still have in line, or none waits.
+    /// Returns true if claims are gone that the store may still have in line.
     pub(super) fn departs(&self) -> bool {
-        self.claims.is_empty() || !self.leaving.is_empty()
+        !self.leaving.is_empty()
     }
 
-    /// Returns true if no claim waits and the store knows it.
-    pub(super) fn is_over(&self) -> bool {
-        self.claims.is_empty() && self.leaving.is_empty()
-    }
-
-    /// Adds a request behind its claim, which joins the line if it is new.
+    /// Adds the waiting request of a claim, which joins the line.
     pub(super) fn enter(&mut self, claim: Claim, request: WaitingRequest) {
         let token = claim.token.clone();
         // The claim is back before the store was told that it left, so it never did.
-        let stands = self.leaving.remove(&token).is_some();
-        let waiting = self.claims.entry(token.clone()).or_insert_with(|| {
-            self.joining.push_back(token);
+        let asked = self.leaving.remove(&token).is_some();
+        self.joining.push_back(token.clone());
+        self.claims.insert(
+            token,
             WaitingClaim {
-                claim: claim.clone(),
-                asked: stands,
+                claim,
+                asked,
                 queued: true,
                 joined: false,
                 place: None,
                 ahead: 0,
-                requests: Vec::new(),
-            }
-        });
-        // The newest request sets TTL and owner, and the slots if it names some.
-        waiting.claim = Claim { slots: claim.slots.or(waiting.claim.slots), ..claim };
-        waiting.requests.push(request);
+                unsure: false,
+                stops: false,
+                released: false,
+                request,
+            },
+        );
         self.bell.notify_one();
     }
 
-    /// Makes requests of a claim, if it waits, stop waiting in the next round.
+    /// Rule 9: tells the waiting request of a claim that a newer one comes, and frees its room. The
+    /// newer one joins again, because the claim may wait on another instance by now.
+    pub(super) fn supersede(&mut self, token: &LeaseToken) {
+        if let Some(older) = self.take_request(token) {
+            older.tell(Some(Delivery::of(Answer::Superseded)));
+        }
+    }
+
+    /// Makes a claim, if it waits, stop waiting in the next round.
     pub(super) fn stop(&mut self, token: &LeaseToken, stop: Stop) {
         if self.claims.contains_key(token) {
             self.stopping.push((token.clone(), stop));
@@ -130,10 +151,10 @@ impl KeyLine {
         }
     }
 
-    /// Takes out a request whose client is gone, and its claim with the last one. An answer under
-    /// way then finds no request.
+    /// Takes out a claim whose client is gone, if this is its request. An answer under way then finds
+    /// no request.
     pub(super) fn withdraw(&mut self, token: &LeaseToken, number: u64) {
-        if !self.take_requests(token, |request| request.number == number).is_empty() {
+        if self.take_if(token, number).is_some() {
             self.bell.notify_one();
         }
     }
@@ -143,24 +164,25 @@ impl KeyLine {
     pub(super) fn take_work(&mut self, at_most: usize, due: bool) -> Work {
         let mut work = Work::default();
         for (token, stop) in take(&mut self.stopping) {
-            let Some(waiting) = self.claims.get_mut(&token) else { continue };
             match stop {
                 Stop::LastQuestion(number) => {
-                    let mut requests = waiting.requests.iter_mut();
-                    if let Some(request) = requests.find(|request| request.number == number) {
-                        request.stops = true;
-                        work.asking.push((waiting.claim.clone(), Ask::Once(waiting.place)));
+                    let waiting = self.claims.get_mut(&token);
+                    if let Some(waiting) = waiting.filter(|one| one.request.number == number) {
+                        waiting.stops = true;
+                        work.asking.push(waiting.question(Ask::Once));
                     }
                 }
                 Stop::Draining(number) => {
-                    let stopping = self.take_requests(&token, |one| one.number == number);
-                    stopping.into_iter().for_each(|request| request.tell(None));
+                    if let Some(request) = self.take_if(&token, number) {
+                        request.tell(None);
+                    }
                 }
                 Stop::Released(keep, released) => {
                     // No question that is asked from now on may grant it again.
-                    work.asking.retain(|(claim, _)| claim.token != token);
-                    // If the releasing call is gone, the requests are told by being dropped.
-                    drop(released.send(self.take_requests(&token, |_| true)));
+                    work.asking.retain(|question| question.claim.token != token);
+                    // If the releasing call is gone, the request is told by being dropped.
+                    let request = self.take_request(&token);
+                    drop(request.map(|request| released.send(request)));
                     if let Some(leaving) = self.leaving.get_mut(&token) {
                         *leaving = keep;
                     }
@@ -173,9 +195,9 @@ impl KeyLine {
         {
             let Some(waiting) = self.claims.get_mut(&token) else { continue };
             // A claim that stops before it has joined need not join.
-            if take(&mut waiting.queued) && waiting.place.is_none() && !waiting.stops() {
+            if take(&mut waiting.queued) && waiting.place.is_none() && !waiting.stops {
                 waiting.asked = true;
-                work.asking.push((waiting.claim.clone(), Ask::InLine(None)));
+                work.asking.push(waiting.question(Ask::InLine));
                 joins += 1;
             }
         }
@@ -206,19 +228,26 @@ impl KeyLine {
     }
 
     /// The questions of the claims with the first places.
-    pub(super) fn first(&self, most: usize) -> Vec<(Claim, Ask)> {
-        self.order.values().filter_map(|token| self.claim(token)).take(most).collect()
+    pub(super) fn first(&self, most: usize) -> Vec<Question> {
+        self.order.values().filter_map(|token| self.question(token)).take(most).collect()
     }
 
     /// The question of a waiting claim.
-    pub(super) fn claim(&self, token: &LeaseToken) -> Option<(Claim, Ask)> {
-        self.claims.get(token).map(|waiting| (waiting.claim.clone(), Ask::InLine(waiting.place)))
+    pub(super) fn question(&self, token: &LeaseToken) -> Option<Question> {
+        self.claims.get(token).map(|waiting| waiting.question(Ask::InLine))
     }
 
-    /// The questions of the claims at these places.
-    pub(super) fn at(&self, places: &[u64]) -> Vec<(Claim, Ask)> {
-        let there = places.iter().filter_map(|place| self.order.get(place));
-        there.filter_map(|token| self.claim(token)).collect()
+    /// The questions of the claims that ended elsewhere.
+    pub(super) fn ended(&mut self, ends: &[EndElsewhere]) -> Vec<Question> {
+        let mut asking = Vec::new();
+        for end in ends {
+            let waiting = self.order.get(&end.place).and_then(|token| self.claims.get_mut(token));
+            if let Some(waiting) = waiting {
+                waiting.released |= end.released;
+                asking.push(waiting.question(Ask::InLine));
+            }
+        }
+        asking
     }
 
     /// The number of claims ahead, as far as this instance knows; `None` before the store has told
@@ -229,48 +258,49 @@ impl KeyLine {
         Some(waiting.ahead.min(waiting.place?.saturating_sub(*first) + self.before_head))
     }
 
-    /// Notes the answer to a claim's question. Returns the requests that are to be told, which are
-    /// taken out, and their claim with the last one; `None` while the claim keeps waiting.
+    /// Notes the answer to a claim's question. It is for the request that asked, but a newer one that
+    /// asks for the same gets the grant.
     pub(super) fn answered(
         &mut self,
-        token: &LeaseToken,
-        ask: Ask,
+        question: &Question,
         answer: &mut Result<Answer, StoreError>,
-    ) -> Option<Vec<WaitingRequest>> {
-        let is = |what: fn(&WaitingClaim) -> bool| self.claims.get(token).is_some_and(what);
-        match (&mut *answer, ask) {
-            (Ok(Answer::Waiting(waiting)), _) => {
-                self.note(token, waiting);
-                None
-            }
-            (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => {
-                let stood = is(|waiting| waiting.place.is_some());
-                let requests = self.take_requests(token, |request| request.stops);
-                // A request that came during the last question still has to join.
-                self.join(token);
-                if let Ok(Answer::Held(status)) = answer
-                    && stood
-                    && !self.claims.contains_key(token)
-                {
-                    // The store still counts the claim that is about to leave.
-                    status.waiters = status.waiters.saturating_sub(1);
-                }
-                Some(requests)
-            }
-            (Ok(_), _) => {
-                let requests = self.take_requests(token, |_| true);
-                self.leaving.remove(token); // It is in no line any more.
-                Some(requests)
-            }
-            // A claim that had a place keeps waiting, and joins again if it lost the place with the
-            // store's data.
-            (Err(_), Ask::InLine(_)) if is(|waiting| waiting.joined) => {
-                self.join(token);
-                None
-            }
-            // One that could not join leaves in the next round: it may have joined, or may still.
-            (Err(_), Ask::InLine(_)) => Some(self.take_requests(token, |_| true)),
+    ) -> Fate {
+        let token = &question.claim.token;
+        if let Ok(Answer::Waiting(waiting)) = answer {
+            self.note(token, waiting);
+            return Fate::Stays;
         }
+        let Some(waiting) = self.claims.get_mut(token) else { return Fate::Untold };
+        waiting.unsure |= answer.is_err();
+        let is_its = waiting.request.number == question.number;
+        let (stood, joined, stops) = (waiting.place.is_some(), waiting.joined, waiting.stops);
+        let over = match (&*answer, question.ask) {
+            (Ok(Answer::Won(_)), _) => is_its || question.claim.asks_the_same(&waiting.claim),
+            (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => is_its && stops,
+            // A claim that had a place keeps waiting, and joins again if it lost the place with the
+            // store's data. One that could not join leaves in the next round: it may have joined, or
+            // may still.
+            (Err(_), Ask::InLine(_)) => is_its && !joined,
+            (Ok(_), _) => is_its,
+        };
+        if matches!(answer, Ok(Answer::Superseded)) && waiting.released {
+            *answer = Ok(Answer::Cancelled);
+        }
+        if !over {
+            self.join(token);
+            let is_grant = matches!(answer, Ok(Answer::Won(_)));
+            return if is_grant { Fate::Untold } else { Fate::Stays };
+        }
+        let Some(request) = self.take_request(token) else { return Fate::Untold };
+        match (answer, question.ask) {
+            (Ok(Answer::Held(status)), Ask::Once(_)) if stood => {
+                // The store still counts the claim that is about to leave.
+                status.waiters = status.waiters.saturating_sub(1);
+            }
+            (Ok(Answer::Held(_)) | Err(_), _) => (),
+            (Ok(_), _) => _ = self.leaving.remove(token), // It is in no line of this instance.
+        }
+        Fate::Over(request)
     }
 
     /// Makes a claim without a place join in the next round.
@@ -288,7 +318,7 @@ impl KeyLine {
     fn note(&mut self, token: &LeaseToken, answer: &Waiting) {
         let Some(waiting) = self.claims.get_mut(token) else { return };
         let before = waiting.place.replace(answer.place);
-        (waiting.joined, waiting.ahead) = (true, answer.ahead);
+        (waiting.joined, waiting.unsure, waiting.ahead) = (true, false, answer.ahead);
         if let Some(before) = before {
             self.forget_place(before, token);
         }
@@ -301,25 +331,22 @@ impl KeyLine {
         }
     }
 
-    /// Takes out some requests of a claim, and the claim with the last one.
-    fn take_requests(
-        &mut self,
-        token: &LeaseToken,
-        which: impl FnMut(&mut WaitingRequest) -> bool,
-    ) -> Vec<WaitingRequest> {
-        let Some(waiting) = self.claims.get_mut(token) else { return Vec::new() };
-        let taken: Vec<_> = waiting.requests.extract_if(.., which).collect();
-        if waiting.requests.is_empty()
-            && let Some(waiting) = self.claims.remove(token)
-        {
-            if let Some(place) = waiting.place {
-                self.forget_place(place, token);
-            }
-            if waiting.asked {
-                self.leaving.insert(token.clone(), Keep::of(waiting.claim.origin));
-            }
+    /// Takes out a claim. Returns its request.
+    fn take_request(&mut self, token: &LeaseToken) -> Option<WaitingRequest> {
+        let waiting = self.claims.remove(token)?;
+        if let Some(place) = waiting.place {
+            self.forget_place(place, token);
         }
-        taken
+        if waiting.asked {
+            self.leaving.insert(token.clone(), Keep::of(waiting.claim.origin));
+        }
+        Some(waiting.request)
+    }
+
+    /// The same, if this is its request.
+    fn take_if(&mut self, token: &LeaseToken, number: u64) -> Option<WaitingRequest> {
+        let is_its = self.claims.get(token).is_some_and(|one| one.request.number == number);
+        is_its.then(|| self.take_request(token)).flatten()
     }
 
     /// Forgets the claim's place; another claim that has it by now keeps it.
@@ -350,20 +377,21 @@ impl KeyLine {
 }
 
 impl WaitingClaim {
-    fn stops(&self) -> bool {
-        self.requests.iter().all(|request| request.stops)
+    fn question(&self, ask: fn(Option<u64>) -> Ask) -> Question {
+        let place = self.place.filter(|_| !self.unsure);
+        Question { claim: self.claim.clone(), ask: ask(place), number: self.request.number }
     }
 }
 
 impl WaitingRequest {
-    /// Tells the request. If it is gone, its part of the answer's guard is dropped.
+    /// Tells the request. If it is gone, its answer's guard is dropped.
     pub(super) fn tell(self, told: Option<Delivery>) {
         drop(self.tell.send(told));
     }
 
     /// Tells the request that its claim was released.
     pub(crate) fn cancel(self) {
-        self.tell(Some(Delivery::gone()));
+        self.tell(Some(Delivery::of(Answer::Cancelled)));
     }
 }
 
@@ -374,10 +402,11 @@ mod tests {
     use tokio::sync::{Notify, Semaphore, oneshot};
 
     use crate::lock::error::{Effect, StoreError, Verb};
-    use crate::lock::key_line::{KeyLine, Stop, WaitingRequest};
+    use crate::lock::key_line::{Fate, KeyLine, Stop, WaitingRequest};
     use crate::lock::lease::Claim;
+    use crate::lock::next::Question;
     use crate::lock::sample;
-    use crate::lock::store::{Ask, Keep};
+    use crate::lock::store::{Answer, Ask, Keep};
 
     fn claim() -> Claim {
         sample::claim("key", "one", 1_000)
@@ -385,15 +414,12 @@ mod tests {
 
     fn enter(line: &mut KeyLine, number: u64) {
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        line.enter(
-            claim(),
-            WaitingRequest { number, stops: false, tell: oneshot::channel().0, _room: room },
-        );
+        line.enter(claim(), WaitingRequest { number, tell: oneshot::channel().0, _room: room });
     }
 
     /// The questions of the next round.
     fn asks(line: &mut KeyLine, due: bool) -> Vec<Ask> {
-        line.take_work(10, due).asking.into_iter().map(|(_, ask)| ask).collect()
+        line.take_work(10, due).asking.into_iter().map(|question| question.ask).collect()
     }
 
     /// A claim that the store has in line, and whose client is gone.
@@ -405,12 +431,12 @@ mod tests {
         line
     }
 
-    /// The last question of the claim fails, which one request is told.
-    fn last_answer(line: &mut KeyLine) {
+    /// The last question of a request fails.
+    fn last_answer(line: &mut KeyLine, number: u64) -> Fate {
         let (verb, effect, reason) = (Verb::TryAcquire, Effect::None, "on purpose".into());
         let mut failed = Err(StoreError { verb, effect, reason });
-        let told = line.answered(&claim().token, Ask::Once(None), &mut failed).unwrap();
-        assert_eq!(told.len(), 1);
+        let question = Question { claim: claim(), ask: Ask::Once(None), number };
+        line.answered(&question, &mut failed)
     }
 
     /// Its client waits again, and stops before the claim joins.
@@ -418,7 +444,7 @@ mod tests {
         enter(line, 2);
         line.stop(&claim().token, Stop::LastQuestion(2));
         assert_eq!(asks(line, false), [Ask::Once(None)], "it does not join");
-        last_answer(line);
+        assert!(matches!(last_answer(line, 2), Fate::Over(_)));
     }
 
     #[test]
@@ -451,9 +477,27 @@ mod tests {
         enter(&mut line, 1);
         line.stop(&claim().token, Stop::LastQuestion(1));
         assert_eq!(asks(&mut line, true), [Ask::Once(None)]);
+        line.supersede(&claim().token);
         enter(&mut line, 2);
-        last_answer(&mut line);
+        assert!(matches!(last_answer(&mut line, 1), Fate::Stays));
         assert_eq!(asks(&mut line, true), [Ask::InLine(None)]);
+    }
+
+    #[test]
+    fn a_grant_is_for_a_newer_request_only_if_that_asks_for_the_same() {
+        for kept in [false, true] {
+            let mut line = KeyLine::new(Arc::new(Notify::new()));
+            enter(&mut line, 1);
+            let question = line.take_work(10, true).asking.remove(0);
+            line.supersede(&claim().token);
+            let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+            let request = WaitingRequest { number: 2, tell: oneshot::channel().0, _room: room };
+            line.enter(Claim { kept, ..claim() }, request);
+            let fate = line.answered(&question, &mut Ok(Answer::Won(sample::win("key", 1))));
+            assert!(matches!((fate, kept), (Fate::Over(_), false) | (Fate::Untold, true)));
+            let next = if kept { vec![Ask::InLine(None)] } else { vec![] };
+            assert_eq!(asks(&mut line, true), next);
+        }
     }
 
     #[test]

@@ -63,7 +63,9 @@ pub struct Claim {
     /// With how many it would share the key at most; `None` for as many as its lease has, or else
     /// an exclusive lease.
     pub slots: Option<Slots>,
-    /// Acts on this lease of the token and begins no other: the only way to change its share.
+    /// True if a stream is to keep the lease.
+    pub kept: bool,
+    /// Replaces this lease of the token, and begins no other.
     pub named: Option<FencingToken>,
     /// Its part of a quota, until its lease is over or it has none.
     pub permit: Option<Permit>,
@@ -73,6 +75,12 @@ impl Claim {
     /// The slots of a new lease.
     pub fn slots(&self) -> Slots {
         self.slots.unwrap_or(Slots::ALONE)
+    }
+
+    /// Returns true if both ask for the same lease: the answer to one is an answer to the other.
+    pub(crate) fn asks_the_same(&self, other: &Self) -> bool {
+        let options = |claim: &Self| (claim.ttl, claim.slots, claim.kept);
+        options(self) == options(other) && self.owner == other.owner
     }
 }
 
@@ -96,8 +104,6 @@ pub struct Lease {
     pub fencing_token: FencingToken,
     /// The time left when the store answered.
     pub ttl: Ttl,
-    /// The renewals since the grant, without those by its keeper.
-    pub renewals: Renewals,
     /// True if `max_hold` has shortened the TTL: no renewal makes the lease last longer.
     pub capped: bool,
     /// Its part of the key.
@@ -111,52 +117,59 @@ impl Lease {
     }
 }
 
-/// A count of the refreshes of a lease by its client, and of its repeated acquisitions. It tells
-/// the keeper of a lease whether another request has renewed it. The keeper's own refreshes do not
-/// count, so one whose answer was lost changes nothing. Restarts with each lease, so it identifies
-/// a lease only with the fencing token.
+/// What a store knows of the client of a lease. A lease that is no longer kept never is again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Renewals(u64);
+pub enum State {
+    /// It was granted, and its client has not been heard of since.
+    #[default]
+    New,
+    /// A stream keeps it.
+    Kept,
+    /// Its token has acquired it again or refreshed it, or its stream has let it go: nobody takes
+    /// it back any more.
+    Heard,
+}
 
-impl Renewals {
-    /// The weight of a take-over: more than the refreshes that any lease has.
-    const TAKE_OVER: u64 = 1 << 20;
-
-    /// The number in the store's record.
-    pub const fn from_number(number: u64) -> Self {
-        Self(number)
+impl State {
+    /// The state of a new lease.
+    pub(crate) const fn of_new(kept: bool) -> Self {
+        if kept { Self::Kept } else { Self::New }
     }
 
-    /// The number in the store's record.
+    /// The state with this number in a store's record.
+    pub const fn from_number(number: u64) -> Option<Self> {
+        match number {
+            0 => Some(Self::New),
+            1 => Some(Self::Kept),
+            2 => Some(Self::Heard),
+            _ => None,
+        }
+    }
+
+    /// The number in a store's record.
     pub const fn number(self) -> u64 {
-        self.0
+        self as u64
     }
+}
 
-    /// The count after one more refresh by the client.
-    pub const fn refreshed(self) -> Self {
-        Self(self.0 + 1)
-    }
-
-    /// The count after the token has acquired the lease once more.
-    pub const fn taken_over(self) -> Self {
-        Self(self.0 + Self::TAKE_OVER)
-    }
-
-    /// Returns true if no take-over lies between the two.
-    pub const fn same_care(self, other: Self) -> bool {
-        self.0 / Self::TAKE_OVER == other.0 / Self::TAKE_OVER
-    }
+/// The lease that another one has replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Its number.
+    pub number: FencingToken,
+    /// When it would have ended, on the store's clock and in the store's unit.
+    pub ends_at: u64,
 }
 
 /// The grant of a lease, as far as a store has to know it to take it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The renewals of the lease when it was granted.
-    pub renewals: Renewals,
     /// The maker of its token.
     pub origin: Origin,
     /// The place in line that its claim had, and gets back if its token is a client's.
     pub place: Option<u64>,
+    /// The lease that it has replaced: then it is only let go, and ends when that one would have.
+    pub replaced: Option<Replaced>,
     /// What granted it, by the store's own number: a node, or an attempt.
     pub by: u64,
 }
@@ -181,8 +194,9 @@ pub enum Acquired {
     Again(Grant),
     /// The key is held, after waiting this long.
     Held(LockStatus, Duration),
-    /// The token does not have the lease that the claim names, or its lease is over by now.
-    Lost,
+    /// The token does not have the lease that the claim names, but maybe another one; or its lease
+    /// is over by now.
+    Lost(Option<FencingToken>),
 }
 
 /// The holder of a key, as far as the store can tell. A direct Redis client has neither an owner
@@ -245,6 +259,6 @@ pub struct LockStatus {
     /// The first of them, as many as were asked for.
     pub line: Vec<Waiter>,
     /// True if the token in the question holds it; `None` without a token. In a refusal only for a
-    /// token that shares the key, and may not do so as it asked.
+    /// token that has a lease, which is the holder then.
     pub mine: Option<bool>,
 }

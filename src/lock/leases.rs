@@ -14,16 +14,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner, Renewals};
+use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner};
 use crate::lock::leases::holds::Holds;
 pub(crate) use crate::lock::leases::holds::Registered;
 use crate::lock::leases::known::{GRACE, Known, KnownLease};
 use crate::lock::permit::{Count, Permit};
 use crate::lock::prefixes::Prefixes;
-use crate::lock::slots::Share;
+use crate::lock::slots::{Share, Slots};
 use crate::lock::store::{Target, Win};
 use crate::lock::time::Ttl;
-use crate::lock::token::{FencingToken, LeaseToken};
+use crate::lock::token::FencingToken;
 
 /// The expected end of a lease that never expires.
 const NEVER: Duration = Duration::from_secs(86_400 * 365);
@@ -78,8 +78,8 @@ pub enum Why {
     /// This instance did not see its end: it expired, or was ended through another instance or in
     /// the store. No stream is told so.
     Elsewhere,
-    /// It goes on: its token acquired it elsewhere, and another request keeps it there.
-    TakenOver,
+    /// Another request of its token has replaced it.
+    Replaced,
     /// It goes on until it expires: the client of the stream has lost the right to it.
     Revoked,
 }
@@ -93,7 +93,7 @@ impl Why {
             Self::MaxHold => "max_hold",
             Self::Forced => "forced",
             Self::Elsewhere => "elsewhere",
-            Self::TakenOver => "taken_over",
+            Self::Replaced => "replaced",
             Self::Revoked => "revoked",
         }
     }
@@ -117,16 +117,24 @@ impl Leases {
         self.with(|known, _| known.prefixes.max_hold(key)).map(Ttl::as_duration)
     }
 
-    /// Notes a lease that a claim has. The answer of its end may have come first.
+    /// Notes a lease that a claim has, and tells the stream of the one that it replaces. The answer of
+    /// its end may have come first.
     pub(crate) fn granted(&self, claim: &Claim, Win { lease, fresh, replaces, .. }: &Win) {
         let (key, number, now) = (&lease.key, lease.fencing_token, Instant::now());
-        self.with(|known, _| {
+        let replaces = replaces.map(|replaced| replaced.number);
+        self.with(|known, holds| {
+            if replaces.is_some() {
+                // It ends that one only, also of an exclusive key.
+                let (fencing_token, share) = (replaces, Share { slots: Slots::SHARED, slot: None });
+                let before = Holder { fencing_token, share, ..Holder::default() };
+                holds.ended(key, &before, Why::Replaced);
+            }
             if known.ended.iter().any(|end| end.fencing_token == Some(number) && end.key == *key) {
                 return;
             }
             known.changes += 1;
             // A holder whose lease was replaced goes on under another number.
-            let before = known.remove(key, number).or_else(|| known.remove(key, (*replaces)?));
+            let before = known.remove(key, number).or_else(|| known.remove(key, replaces?));
             if let Some(mut before) = before {
                 before.renew(lease, now);
                 before.permit = claim.permit.clone().or(before.permit);
@@ -175,7 +183,6 @@ impl Leases {
             owner: holder.owner.clone(),
             fencing_token,
             ttl: Ttl::lasting(left),
-            renewals: Renewals::default(),
             capped: false,
             share: holder.share,
         };
@@ -201,11 +208,6 @@ impl Leases {
     /// Takes leases whose TTL has passed out of the quotas. Everything else here does so first.
     pub(crate) fn expire(&self) {
         self.with(|_, _| ());
-    }
-
-    /// Tells the streams of a token that a later request has the lease.
-    pub(crate) fn taken_over(&self, token: &LeaseToken, lease: &Lease) {
-        self.with(|_, holds| holds.taken_over(token, lease));
     }
 
     pub(crate) fn renewed(&self, lease: &Lease) {
@@ -319,7 +321,7 @@ mod tests {
 
     use super::known::{KEPT_ENDS, MOST};
     use super::{Leases, Living, Why};
-    use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner};
+    use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner, Replaced};
     use crate::lock::permit::Count;
     use crate::lock::prefixes::Prefixes;
     use crate::lock::sample::{self, key, number, win};
@@ -560,7 +562,8 @@ mod tests {
         advance(Duration::from_secs(2)).await;
         let share = Share { slots: Slots::SHARED, slot: None };
         let shared = Lease { share, ..lease("a", 2) };
-        let changed = Win { lease: shared, replaces: Some(number(1)), ..win("a", 2) };
+        let replaces = Some(Replaced { number: number(1), ends_at: 0 });
+        let changed = Win { lease: shared, replaces, ..win("a", 2) };
         leases.granted(&claim(), &changed);
         assert_eq!((leases.living()[0].1.count, told(&leases)), (1, vec![]));
         // An answer was lost: the token has another lease by now.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -18,16 +18,18 @@ use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::key::LockKey;
 use crate::lock::key_line::WaitingRequest;
-use crate::lock::lease::{Acquired, Claim, Grant, Holder, Lease, LockStatus};
+use crate::lock::lease::{Acquired, Claim, Grant, Holder, LockStatus};
 use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
-    Answer, Ask, Ended, Guarantees, Keep, Listing, NodeReport, Page, Renewed, Store, Target, Win,
+    Answer, Ask, Ended, Guarantees, If, Keep, Listing, NodeReport, Page, Renewed, Store, Target,
+    Win,
 };
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
+use crate::lock::turns::Turns;
 use crate::lock::waiting::{WaitLimits, Waiters};
 
 /// The lock service: the verbs over one store.
@@ -35,11 +37,21 @@ use crate::lock::waiting::{WaitLimits, Waiters};
 pub struct Locks {
     store: Arc<dyn Store>,
     tasks: TaskTracker,
-    /// The questions in flight of claims that do not wait.
-    attempts: TaskTracker,
     owed: Arc<Owed>,
+    turns: Arc<Turns>,
     waiters: Arc<Waiters>,
     leases: Arc<Leases>,
+}
+
+/// The last word of a hold about its lease, which nobody keeps from then on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastWord {
+    /// It ends.
+    End,
+    /// It ends when this time has passed.
+    Linger(Ttl),
+    /// It ends when it would have.
+    Stay,
 }
 
 impl fmt::Debug for Locks {
@@ -61,11 +73,12 @@ impl Locks {
         prefixes: Prefixes,
         observe: ObserveHeld,
     ) -> Self {
-        let (tasks, attempts) = (TaskTracker::new(), TaskTracker::new());
+        let (tasks, turns) = (TaskTracker::new(), Arc::new(Turns::default()));
         let leases = Arc::new(Leases::new(store.about().shared, prefixes, observe));
         let owed = Arc::new(Owed::new(store.clone(), leases.clone(), tasks.clone()));
-        let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
-        Self { store, tasks, attempts, owed, waiters: Arc::new(waiters), leases }
+        let (asks, owes) = ((store.clone(), turns.clone()), owed.clone());
+        let waiters = Arc::new(Waiters::new(asks, owes, tasks.clone(), limits));
+        Self { store, tasks, owed, turns, waiters, leases }
     }
 
     /// Acquires the key for the claim, waiting in line for at most `patience` if it is held.
@@ -74,7 +87,8 @@ impl Locks {
     ///
     /// [`LockError::Draining`] after [`Locks::drain`], but for a token that has a lease;
     /// [`LockError::TooManyWaiters`] if there is no room to wait; [`LockError::WaitCancelled`] if
-    /// the claim was released; [`LockError::Store`] without an answer. A possible grant to a token
+    /// the claim was released; [`LockError::Superseded`] if a newer request of it waits;
+    /// [`LockError::Store`] without an answer. A possible grant to a token
     /// of the service is then undone in the background.
     ///
     /// # Cancel safety
@@ -86,12 +100,8 @@ impl Locks {
         let began = Instant::now();
         // What comes before a wait takes none of its memory.
         let first = Box::pin(self.try_acquire(claim.clone())).await?;
-        if let Acquired::Again(Grant { lease, token, .. }) = &first {
-            self.leases.taken_over(token, lease);
-        }
-        // Two holders that waited for more of the key would wait for each other.
         match &first {
-            Acquired::Held(status, _) if status.mine != Some(true) && !patience.is_zero() => (),
+            Acquired::Held(status, _) if may_wait(&claim, status) && !patience.is_zero() => (),
             _ => return Ok(first),
         }
         let mut ticket = self.enter(claim.clone(), began.checked_add(patience))?;
@@ -103,8 +113,10 @@ impl Locks {
         Ok(match delivery.hand_over()? {
             Answer::Won(win) => self.won(win, &claim, waited),
             Answer::Held(status) => Acquired::Held(status, began.elapsed()),
-            Answer::Gone | Answer::Waiting(_) => {
-                return Err(LockError::WaitCancelled(began.elapsed()));
+            Answer::Lost(number) => Acquired::Lost(number),
+            Answer::Cancelled => return Err(LockError::WaitCancelled(began.elapsed())),
+            Answer::Superseded | Answer::Waiting(_) => {
+                return Err(LockError::Superseded(began.elapsed()));
             }
         })
     }
@@ -114,23 +126,26 @@ impl Locks {
         Ok(match self.ask(claim.clone()).await?.hand_over()? {
             Answer::Won(win) => self.won(win, &claim, Duration::ZERO),
             Answer::Held(status) => Acquired::Held(status, Duration::ZERO),
-            Answer::Gone | Answer::Waiting(_) => Acquired::Lost,
+            Answer::Lost(number) => Acquired::Lost(number),
+            Answer::Superseded | Answer::Cancelled | Answer::Waiting(_) => {
+                return Err(LockError::Superseded(Duration::ZERO));
+            }
         })
     }
 
     /// Asks for a key that may be free, as [`Locks::try_acquire`]; the answer is not handed over
     /// yet.
     pub(crate) async fn ask(&self, claim: Claim) -> Result<Delivery, LockError> {
-        if self.waiters.draining.is_cancelled() && !self.has_lease_at_last(&claim).await? {
+        if self.drains() && !self.has_lease_at_last(&claim).await? {
             return Err(LockError::Draining);
         }
         let (store, owed) = (self.store.clone(), self.owed.clone());
+        let turn = self.turns.take(&claim).await;
         let attempt = async move {
             let asked = Instant::now();
             let answer = store.ask(&claim, Ask::Once(None)).await;
-            owed.deliver(&claim, [asked, Instant::now()], answer)
+            owed.deliver((&claim, turn), [asked, Instant::now()], answer)
         };
-        let attempt = self.attempts.track_future(attempt);
         Ok(self.hear_out(attempt).await)
     }
 
@@ -139,8 +154,7 @@ impl Locks {
         self.waiters.len()
     }
 
-    /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would; a
-    /// lease that is named also if it is shorter. `None`: the lease is lost, or is another one.
+    /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would.
     ///
     /// # Errors
     ///
@@ -149,8 +163,11 @@ impl Locks {
     /// # Cancel safety
     ///
     /// The store call is completed.
-    pub async fn refresh(&self, of: Target, ttl: Option<Ttl>) -> Result<Option<Lease>, LockError> {
-        Ok(self.renew(of, ttl).await?.lease().filter(|lease| !lease.is_over()))
+    pub async fn refresh(&self, of: Target, ttl: Option<Ttl>) -> Result<Renewed, LockError> {
+        Ok(match self.renew(of, ttl).await? {
+            Renewed::Lease(lease) if lease.is_over() => Renewed::Lost(None),
+            renewed => renewed,
+        })
     }
 
     /// Ends a lease, or gives up its token's place in line if no lease is named.
@@ -165,20 +182,19 @@ impl Locks {
     pub async fn release(&self, of: Target) -> Result<Ended, LockError> {
         let Self { store, leases, waiters, .. } = self.clone();
         let call = async move {
-            // Its waiting requests leave the line first: none of their questions may grant it
-            // again.
+            // Its waiting request leaves the line first: no question for it may grant it again.
             let waiting = match of.number {
-                Some(_) => Vec::new(),
+                Some(_) => None,
                 None => waiters.release(&of.key, &of.token, Keep::Place).await,
             };
             let ended = match store.end(&of).await? {
                 // The store has not kept the place until now.
-                Ended::Nothing if !waiting.is_empty() => Ended::Place,
+                Ended::Nothing(_) if waiting.is_some() => Ended::Place,
                 ended => ended,
             };
             match &ended {
                 Ended::Lease(lease) => leases.ended(&of.key, lease, Why::Released),
-                Ended::Nothing => leases.missed(&of),
+                Ended::Nothing(_) => leases.missed(&of),
                 Ended::Place => (),
             }
             waiting.into_iter().for_each(WaitingRequest::cancel);
@@ -225,6 +241,11 @@ impl Locks {
         most: usize,
     ) -> Result<LockStatus, LockError> {
         Ok(self.store.look(key, token, most).await?)
+    }
+
+    /// Returns true if a request of the claim waits: a new one takes its place.
+    pub(crate) fn is_in_line(&self, claim: &Claim) -> bool {
+        self.waiters.has(claim)
     }
 
     /// Returns whether the token of a claim has a lease of its key, which decides about the claim.
@@ -301,41 +322,32 @@ impl Locks {
             let renewed = store.renew(&of, ttl).await;
             match &renewed {
                 Ok(Renewed::Lease(lease)) => leases.renewed(lease),
-                Ok(Renewed::Lost) => leases.missed(&of),
+                Ok(Renewed::Lost(_)) => leases.missed(&of),
                 _ => (),
             }
             renewed
         })
     }
 
-    /// Refreshes the lease of a hold. The lease is let go only after the answer.
-    pub(crate) fn keep(
-        &self,
-        care: Arc<Mutex<Target>>,
-        ttl: Ttl,
-    ) -> HeardOut<Result<Renewed, StoreError>> {
-        let locks = self.clone();
-        self.hear_out(async move {
-            let of = care.lock().await;
-            locks.renew(of.clone(), Some(ttl)).await
+    /// Speaks the last word of a hold; retries until its lease would have expired anyway.
+    pub(crate) fn let_go(&self, of: Target, word: LastWord, over_at: Instant) -> JoinHandle<()> {
+        let (locks, of) = (self.clone(), of.only(If::LetGo));
+        self.tasks.spawn(async move {
+            let mut attempts = ATTEMPTS;
+            while locks.last_word(&of, word).await.is_err() && Instant::now() < over_at {
+                attempts.pause().await;
+            }
         })
     }
 
-    /// Lets go of the lease of a hold; retries until it would have expired anyway.
-    pub(crate) fn let_go(&self, care: Arc<Mutex<Target>>, linger: Option<Ttl>, over_at: Instant) {
-        let locks = self.clone();
-        self.tasks.spawn(async move {
-            let of = care.lock().await.last_word();
-            let mut attempts = ATTEMPTS;
-            while locks.last_word(&of, linger).await.is_err() && Instant::now() < over_at {
-                attempts.pause().await;
-            }
-        });
-    }
-
-    async fn last_word(&self, of: &Target, linger: Option<Ttl>) -> Result<(), StoreError> {
-        if linger.is_some() {
-            return self.renew(of.clone(), linger).await.map(drop);
+    async fn last_word(&self, of: &Target, word: LastWord) -> Result<(), StoreError> {
+        let linger = match word {
+            LastWord::End => None,
+            LastWord::Linger(ttl) => Some(Some(ttl)),
+            LastWord::Stay => Some(None),
+        };
+        if let Some(ttl) = linger {
+            return self.renew(of.clone(), ttl).await.map(drop);
         }
         if let Ended::Lease(lease) = self.store.end(of).await? {
             self.leases.ended(&of.key, &lease, Why::Released);
@@ -345,12 +357,9 @@ impl Locks {
 
     /// The answer to a claim that has the key.
     fn won(&self, win: Win, claim: &Claim, waited: Duration) -> Acquired {
-        if win.replaces.is_some() {
-            self.leases.taken_over(&claim.token, &win.lease);
-        }
         self.leases.waited(&win, waited);
         if win.lease.is_over() {
-            return Acquired::Lost;
+            return Acquired::Lost(None);
         }
         let grant = Grant { lease: win.lease, token: claim.token.clone(), waited };
         if win.fresh { Acquired::Granted(grant) } else { Acquired::Again(grant) }
@@ -362,4 +371,10 @@ impl Locks {
     ) -> HeardOut<T> {
         HeardOut::new(&self.tasks, call)
     }
+}
+
+/// Returns true if a refused claim may wait: one that names a lease never does, and two holders that
+/// waited for more of the key would wait for each other.
+pub(crate) fn may_wait(claim: &Claim, refusal: &LockStatus) -> bool {
+    claim.named.is_none() && refusal.mine != Some(true)
 }

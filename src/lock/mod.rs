@@ -28,6 +28,7 @@ pub mod table;
 mod ticket;
 pub mod time;
 pub mod token;
+mod turns;
 pub mod waiting;
 pub mod wakeup;
 pub(crate) mod watched;

@@ -7,11 +7,21 @@ use crate::lock::lease::Claim;
 use crate::lock::slots::Share;
 use crate::lock::store::{Answer, Ask, Waiting, Win};
 use crate::lock::token::LeaseToken;
+use crate::lock::turns::Turn;
 
-/// A claim, its question, and the answer.
-pub(super) struct Answered {
+/// A question for a waiting claim.
+pub(super) struct Question {
     pub(super) claim: Claim,
     pub(super) ask: Ask,
+    /// The number of the claim's request.
+    pub(super) number: u64,
+}
+
+/// A question and its answer.
+pub(super) struct Answered {
+    pub(super) question: Question,
+    /// The turn of its claim.
+    pub(super) turn: Option<Turn>,
     /// The moments of the question and of the answer.
     pub(super) at: [Instant; 2],
     pub(super) answer: Result<Answer, StoreError>,
@@ -35,7 +45,7 @@ pub(super) enum Next {
 pub(super) fn after(answers: &[Answered], rung: bool) -> Next {
     let Some(head) = answers.first() else { return Next::Sleep };
     if let Ok(Answer::Waiting(Waiting { handed: Some(handed), .. })) = &head.answer
-        && *handed != head.claim.token
+        && *handed != head.question.claim.token
     {
         return Next::Handed(handed.clone());
     }
@@ -50,7 +60,7 @@ pub(super) fn after(answers: &[Answered], rung: bool) -> Next {
     // line. The next claim's question restores it, or tells how long the lease lasts.
     let found_free = !rung && head.win().is_some_and(|win| win.fresh);
     match &head.answer {
-        Ok(Answer::Gone | Answer::Held(_)) => Next::First(1),
+        Ok(Answer::Superseded | Answer::Held(_)) => Next::First(1),
         _ if found_free => Next::First(1),
         _ => Next::Sleep,
     }
@@ -70,7 +80,7 @@ mod tests {
     use tokio::time::Instant;
 
     use crate::lock::error::{Effect, StoreError, Verb};
-    use crate::lock::next::{Answered, Next, after};
+    use crate::lock::next::{Answered, Next, Question, after};
     use crate::lock::sample::{claim, token, win};
     use crate::lock::slots::Slots;
     use crate::lock::store::{Answer, Ask, Waiting, Win};
@@ -81,8 +91,9 @@ mod tests {
             StoreError { verb, effect, reason: "on purpose".into() }
         };
         let (claim, ask) = (claim("key", name, 1_000), Ask::InLine(Some(1)));
-        let answer = answer.ok_or_else(failed);
-        Answered { claim, ask, at: [Instant::now(); 2], answer }
+        let question = Question { claim, ask, number: 1 };
+        let (turn, answer) = (None, answer.ok_or_else(failed));
+        Answered { question, turn, at: [Instant::now(); 2], answer }
     }
 
     fn won(fresh: bool, slots: Slots) -> Option<Answer> {
@@ -117,7 +128,7 @@ mod tests {
             (vec![of("one", won(false, Slots::ALONE))], false, Next::Sleep),
             (vec![of("one", won(true, Slots::SHARED))], true, Next::First(2)),
             (vec![of("one", won(true, Slots::SHARED)), of("two", None)], true, Next::Retry),
-            (vec![of("one", Some(Answer::Gone))], true, Next::First(1)),
+            (vec![of("one", Some(Answer::Superseded))], true, Next::First(1)),
         ] {
             assert_eq!(after(&answers, rung), next);
         }

@@ -1,12 +1,10 @@
 //! Grants that no client received, and that the service still has to undo.
 //!
-//! A grant that began a lease has one [`Guard`], shared by all requests that are told of it. If none
-//! of them was handed the answer, the guard ends that lease and no other, unless its token has
-//! acquired or refreshed it since. A call without an answer is undone by the token, if the service
-//! made it: nobody else knows that token.
+//! A grant that began a lease has a [`Guard`]. If no request was handed the answer, the guard ends
+//! that lease and no other, unless its client was heard of since. A call without an answer is undone
+//! by the token, if the service made it: nobody else knows that token.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -19,6 +17,7 @@ use crate::lock::lease::{Claim, Origin, Receipt};
 use crate::lock::leases::Leases;
 use crate::lock::store::{Answer, Ended, If, Store, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
+use crate::lock::turns::Turn;
 
 /// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
 /// by their TTL, and the log says so.
@@ -47,10 +46,11 @@ impl Owed {
     }
 
     /// Makes an answer ready for a request, with the moments of the question and of the answer. A
-    /// grant in it is known from here on, and is taken back unless a request is handed it.
+    /// grant in it is known from here on, and is taken back unless a request is handed it; the turn
+    /// of its claim lasts until then.
     pub(crate) fn deliver(
         self: &Arc<Self>,
-        claim: &Claim,
+        (claim, turn): (&Claim, Option<Turn>),
         [asked, answered]: [Instant; 2],
         mut answer: Result<Answer, StoreError>,
     ) -> Delivery {
@@ -60,15 +60,13 @@ impl Owed {
                 // Only this claim knows a token of the service: an earlier answer was lost.
                 win.fresh |= claim.origin == Origin::Service;
                 self.leases.granted(claim, win);
-                // Nobody but the requests of this answer knows of the lease.
-                if win.fresh && win.replaces.is_none() {
-                    guard = Some(Arc::new(Guard::of(self, claim, win)));
-                }
+                // Nobody but the request of this answer knows of the lease.
+                guard = win.fresh.then(|| Guard::of(self, (claim, turn), win));
             }
             Err(StoreError { effect: Effect::Unknown, .. }) => self.undo(claim),
             _ => (),
         }
-        Delivery { answer, guard, asked, answered, alone: true }
+        Delivery { answer, guard, asked, answered }
     }
 
     /// Undoes whatever the claim's token has or may get, if the service made that token.
@@ -77,11 +75,12 @@ impl Owed {
             return;
         }
         let all = Target::of(&claim.key, &claim.token, None).only(If::Ever);
-        self.owe(all, claim.ttl.as_duration() + LONGEST_CALL);
+        self.owe(all, claim.ttl.as_duration() + LONGEST_CALL, None);
     }
 
-    /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`.
-    fn owe(&self, of: Target, lasts: Duration) {
+    /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`. The turn
+    /// of its claim lasts until the store has been asked once.
+    fn owe(&self, of: Target, lasts: Duration, mut turn: Option<Turn>) {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %of.key, "undo queue full; lease will expire by its TTL");
             return;
@@ -92,7 +91,9 @@ impl Owed {
             let _room = room;
             let mut attempts = ATTEMPTS;
             let ended = loop {
-                match store.end(&of).await {
+                let ended = store.end(&of).await;
+                drop(turn.take());
+                match ended {
                     Ok(ended) => break ended,
                     Err(_) if Instant::now() >= over_at => return,
                     Err(error) => {
@@ -109,29 +110,29 @@ impl Owed {
     }
 }
 
-/// The guard of a grant that began a lease.
+/// The guard of a grant that began a lease, until its answer is handed over.
 struct Guard {
     owed: Arc<Owed>,
-    grant: Target,
+    /// `None` once a request was handed the answer.
+    grant: Option<Target>,
     ttl: Ttl,
-    /// True once a request was handed the answer.
-    handed: AtomicBool,
+    turn: Option<Turn>,
 }
 
 impl Guard {
-    fn of(owed: &Arc<Owed>, claim: &Claim, Win { lease, place, by, .. }: &Win) -> Self {
-        let (origin, place, by) = (claim.origin, *place, *by);
-        let receipt = Receipt { renewals: lease.renewals, origin, place, by };
-        let grant = Target::of(&claim.key, &claim.token, Some(lease.fencing_token));
-        let grant = grant.only(If::Unheard(receipt));
-        Self { owed: owed.clone(), grant, ttl: lease.ttl, handed: AtomicBool::new(false) }
+    fn of(owed: &Arc<Owed>, (claim, turn): (&Claim, Option<Turn>), win: &Win) -> Self {
+        let Win { lease, replaces: replaced, place, by, .. } = win;
+        let (origin, place, replaced, by) = (claim.origin, *place, *replaced, *by);
+        let only = If::Unheard(Receipt { origin, place, replaced, by });
+        let grant = Target::of(&claim.key, &claim.token, Some(lease.fencing_token)).only(only);
+        Self { owed: owed.clone(), grant: Some(grant), ttl: lease.ttl, turn }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.handed.load(Ordering::Relaxed) {
-            self.owed.owe(self.grant.clone(), self.ttl.as_duration());
+        if let Some(grant) = self.grant.take() {
+            self.owed.owe(grant, self.ttl.as_duration(), self.turn.take());
         }
     }
 }
@@ -139,19 +140,17 @@ impl Drop for Guard {
 /// The store's answer to a claim, on its way to a request, with the guard of its grant.
 pub(crate) struct Delivery {
     answer: Result<Answer, StoreError>,
-    guard: Option<Arc<Guard>>,
+    guard: Option<Guard>,
     /// The moment of the question.
     pub(crate) asked: Instant,
     answered: Instant,
-    /// True if no other request was told of this grant: then the end of its hold ends the lease.
-    pub(crate) alone: bool,
 }
 
 impl Delivery {
-    /// The answer to a claim that was released.
-    pub(crate) fn gone() -> Self {
+    /// An answer without a question.
+    pub(crate) fn of(answer: Answer) -> Self {
         let now = Instant::now();
-        Self { answer: Ok(Answer::Gone), guard: None, asked: now, answered: now, alone: false }
+        Self { answer: Ok(answer), guard: None, asked: now, answered: now }
     }
 
     /// The answer, before it is handed over.
@@ -159,21 +158,11 @@ impl Delivery {
         &self.answer
     }
 
-    /// The same answer for another request of the claim: the lease is not new to it.
-    pub(crate) fn again(&self) -> Self {
-        let answer = match &self.answer {
-            Ok(Answer::Won(win)) => Ok(Answer::Won(Win { fresh: false, ..win.clone() })),
-            Ok(other) => Ok(other.clone()),
-            Err(error) => Err(error.again()),
-        };
-        Self { answer, guard: self.guard.clone(), alone: false, ..*self }
-    }
-
     /// Hands the answer over, with what is left of its lease by now: from here on the client counts
     /// as told.
-    pub(crate) fn hand_over(self) -> Result<Answer, StoreError> {
-        if let Some(guard) = &self.guard {
-            guard.handed.store(true, Ordering::Relaxed);
+    pub(crate) fn hand_over(mut self) -> Result<Answer, StoreError> {
+        if let Some(guard) = &mut self.guard {
+            guard.grant = None;
         }
         let mut answer = self.answer;
         if let Ok(Answer::Won(win)) = &mut answer {

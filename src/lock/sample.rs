@@ -1,7 +1,7 @@
 //! Keys, claims and leases for unit tests.
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Lease, Origin, Renewals};
+use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::slots::Share;
 use crate::lock::store::Win;
 use crate::lock::time::Ttl;
@@ -27,6 +27,7 @@ pub(crate) fn claim(on: &str, name: &str, ttl_ms: u64) -> Claim {
         ttl: Ttl::from_millis(ttl_ms),
         owner: None,
         slots: None,
+        kept: false,
         named: None,
         permit: None,
     }
@@ -39,7 +40,6 @@ pub(crate) fn win(on: &str, fencing_token: u64) -> Win {
         owner: None,
         fencing_token: number(fencing_token),
         ttl: Ttl::from_millis(10_000),
-        renewals: Renewals::default(),
         capped: false,
         share: Share::ALONE,
     };

@@ -46,12 +46,6 @@ impl Slots {
     pub fn is_numbered(self) -> bool {
         !self.is_alone() && self != Self::SHARED
     }
-
-    /// Returns true if a lease that becomes one with `next` needs another fencing token: it becomes
-    /// exclusive, or comes into a slot that may have seen a higher one.
-    pub fn begins_anew_as(self, next: Self) -> bool {
-        !self.is_alone() && next.is_alone() || self == Self::SHARED && next.is_numbered()
-    }
 }
 
 /// The part of a key that a lease has.

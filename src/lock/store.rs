@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use crate::lock::error::{StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Origin, Receipt, Renewals};
+use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Origin, Receipt, Replaced};
 use crate::lock::slots::Slots;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -21,13 +21,13 @@ use crate::lock::wakeup::Wakeup;
 /// effect; `Locks` never drops one.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Grants the key if there is room and nobody is ahead, or again to a token that has a lease of
-    /// it: that never shortens the lease, and changes its share only if the claim names it. A claim
+    /// Grants the key if there is room and nobody is ahead, or again to a token whose lease is what
+    /// it asks for: that only extends the lease. A claim that names a lease replaces it. A claim
     /// that asks in line has one place, and gets it back while it is kept.
     async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError>;
 
-    /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would.
-    /// A lease that is named ends then, earlier too, unless it is for its keeper. Never revives one.
+    /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would;
+    /// [`If::LetGo`] says more. Never revives one.
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError>;
 
     /// Ends a lease, or gives up its token's place in line if no lease is named. Other tokens'
@@ -85,12 +85,15 @@ pub enum Answer {
     Won(Win),
     /// Not yet: it is in line.
     Waiting(Waiting),
-    /// The key is held by another token, or by this one with another share. The claim is not in
-    /// line.
+    /// The key is held by another token, or by this one with a lease that the claim does not
+    /// repeat. The claim is not in line.
     Held(LockStatus),
-    /// The claim is over: the token does not have the lease that it names, or the claim in line was
-    /// released, or its grant has ended, on another instance.
-    Gone,
+    /// The token does not have the lease that the claim names, but maybe another one.
+    Lost(Option<FencingToken>),
+    /// Another request of the claim waits instead, or did: the claim does not wait here any more.
+    Superseded,
+    /// The claim was released. An instance makes this of [`Answer::Superseded`].
+    Cancelled,
 }
 
 /// A lease that a call is about.
@@ -109,13 +112,14 @@ pub struct Target {
 /// The condition on which a call acts on a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum If {
-    /// None: a client asks.
+    /// None: a client asks. It refreshes no lease that is kept.
     Any,
-    /// Its token has not acquired it again since: its keeper asks.
-    SameCare(Renewals),
-    /// Nobody has renewed it since: the last word of its keeper.
-    Unrenewed(Renewals),
-    /// Its grant reached nobody, and nobody has renewed it since.
+    /// It is kept: its keeper asks.
+    Kept,
+    /// It is kept, and its keeper lets it go: to renew it sets its end, earlier too, or leaves its
+    /// end as it is without a TTL.
+    LetGo,
+    /// Its grant reached nobody, and its client was not heard of since.
     Unheard(Receipt),
     /// None, and whatever earlier calls with the token may still grant is ended too. May take a
     /// store's deadline longer than other calls. Only for tokens of the service.
@@ -130,8 +134,7 @@ impl Target {
 
     /// A lease for its keeper.
     pub fn kept(token: &LeaseToken, lease: &Lease) -> Self {
-        let only = If::SameCare(lease.renewals);
-        Self::of(&lease.key, token, Some(lease.fencing_token)).only(only)
+        Self::of(&lease.key, token, Some(lease.fencing_token)).only(If::Kept)
     }
 
     /// The same lease, on another condition.
@@ -139,33 +142,12 @@ impl Target {
         Self { only, ..self.clone() }
     }
 
-    /// The same lease, for the last word of its keeper.
-    pub fn last_word(&self) -> Self {
-        match self.only {
-            If::SameCare(known) => self.only(If::Unrenewed(known)),
-            _ => self.clone(),
-        }
-    }
-
     /// The verb of a call, which is `asked` for a client.
     pub(crate) const fn verb(&self, asked: Verb) -> Verb {
         match self.only {
             If::Any | If::Ever => asked,
-            If::SameCare(_) => Verb::Keep,
-            If::Unrenewed(_) | If::Unheard(_) => Verb::LetGo,
-        }
-    }
-}
-
-impl If {
-    /// Returns true if the call acts on a lease with so many renewals.
-    pub(crate) fn holds(self, renewals: Renewals) -> bool {
-        match self {
-            Self::Any | Self::Ever => true,
-            Self::SameCare(known) => known.same_care(renewals),
-            Self::Unrenewed(known) | Self::Unheard(Receipt { renewals: known, .. }) => {
-                known == renewals
-            }
+            If::Kept => Verb::Keep,
+            If::LetGo | If::Unheard(_) => Verb::LetGo,
         }
     }
 }
@@ -199,8 +181,8 @@ pub struct Win {
     pub lease: Lease,
     /// True for a new lease; false for one that the token already had.
     pub fresh: bool,
-    /// The number of the token's earlier lease, if this one takes its place.
-    pub replaces: Option<FencingToken>,
+    /// The token's earlier lease, if this one has taken its place.
+    pub replaces: Option<Replaced>,
     /// The place in line that the claim had.
     pub place: Option<u64>,
     /// What granted it, by the store's own number: a node, or an attempt.
@@ -250,10 +232,10 @@ impl Keep {
 pub enum Renewed {
     /// The lease.
     Lease(Lease),
-    /// The token has acquired it elsewhere, and another request keeps it now.
-    TakenOver,
-    /// The token no longer holds the key, or not by the lease that is named.
-    Lost,
+    /// A stream keeps the lease of this number, and alone refreshes it.
+    Kept(FencingToken),
+    /// The token no longer holds the key, or by the lease of this number and not the named one.
+    Lost(Option<FencingToken>),
 }
 
 impl Renewed {
@@ -261,7 +243,7 @@ impl Renewed {
     pub fn lease(self) -> Option<Lease> {
         match self {
             Self::Lease(lease) => Some(lease),
-            Self::TakenOver | Self::Lost => None,
+            Self::Kept(_) | Self::Lost(_) => None,
         }
     }
 }
@@ -273,8 +255,9 @@ pub enum Ended {
     Lease(Holder),
     /// A place in line.
     Place,
-    /// The token had neither, or somebody renewed the lease.
-    Nothing,
+    /// The token had neither, or the lease of this number and not the named one, or its client was
+    /// heard of.
+    Nothing(Option<FencingToken>),
 }
 
 /// A page of the held keys that a caller may see.

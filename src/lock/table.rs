@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, LockStatus, Origin, Receipt};
+use crate::lock::lease::{Claim, Holder, LockStatus, Origin, Receipt, State};
 use crate::lock::line::Line;
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{Answer, Ask, Ended, If, Keep, Page, Renewed, Target, Waiting, Win};
@@ -92,9 +92,9 @@ impl Table {
         Self { prefixes, slack, ..self }
     }
 
-    /// Grants the key if all who would then hold it allow so many and no present claim is ahead, or
-    /// again to a holder's token; otherwise a claim that asks in line joins it. The fencing token of
-    /// a new lease is `proposal`, or the next number if that is higher.
+    /// Rules 4 to 7. Grants the key if all who would then hold it allow so many and no present claim
+    /// is ahead, or again to a holder's token; otherwise a claim that asks in line joins it. The
+    /// fencing token of a new lease is `proposal`, or the next number if that is higher.
     ///
     /// Returns `None` if all 2^53 fencing tokens are used up.
     pub fn ask(
@@ -106,23 +106,21 @@ impl Table {
     ) -> Option<Answer> {
         self.expire_and_hand_on(&claim.key, now);
         let own = self.entry_of(&claim.key, &claim.token).cloned();
-        if claim.named.is_some() && own.as_ref().map(|own| own.fencing_token) != claim.named {
-            return Some(Answer::Gone);
-        }
-        let answer = match (own, ask) {
-            (Some(own), Ask::Once(_)) => self.again(claim, own, now, proposal)?,
-            (Some(own), Ask::InLine(_)) => {
+        let answer = match (own, claim.named, ask) {
+            (own, Some(_), _) => self.replace(claim, own, now, proposal)?,
+            (Some(own), None, Ask::Once(_)) => self.repeat(claim, own, now),
+            (Some(own), None, Ask::InLine(_)) => {
                 self.leave(&claim.key, &[(claim.token.clone(), Keep::Nothing)], now);
-                self.again(claim, own, now, proposal)?
+                self.repeat(claim, own, now)
             }
-            (None, _) if self.is_turn_of(claim) => {
+            (None, None, _) if self.is_turn_of(claim) => {
                 Answer::Won(self.begin(claim, None, now, proposal)?)
             }
-            (None, Ask::Once(_)) => {
+            (None, None, Ask::Once(_)) => {
                 self.hand_on_if_free(&claim.key, now);
                 Answer::Held(self.refusal(claim, now))
             }
-            (None, Ask::InLine(_)) => self.in_line(claim, now),
+            (None, None, Ask::InLine(_)) => self.in_line(claim, now),
         };
         if let (Ask::Once(_), Answer::Won(Win { place: Some(place), .. })) = (ask, &answer) {
             self.hints.push((claim.key.clone(), Some(*place)));
@@ -171,48 +169,60 @@ impl Table {
         self.ring(key);
     }
 
-    /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would.
-    /// A lease that is named ends then, earlier too, unless it is for its keeper.
+    /// Rule 13, and the keeper of rule 16. Makes a lease last for `ttl` from now, or for its last
+    /// TTL, if that is longer than it would.
     pub fn renew(&mut self, of: &Target, ttl: Option<Ttl>, now: Timestamp) -> Renewed {
         self.expire_and_hand_on(&of.key, now);
-        let Some(entry) = self.lease(of).cloned() else { return Renewed::Lost };
-        if !of.only.holds(entry.renewals) {
-            return Renewed::TakenOver;
-        }
-        let ttl = ttl.unwrap_or(entry.ttl);
-        let by_client = of.only == If::Any;
-        let renewals = if by_client { entry.renewals.refreshed() } else { entry.renewals };
-        let entry = Entry { renewals, ..entry };
-        let sets = of.number.is_some() && !matches!(of.only, If::SameCare(_));
-        Renewed::Lease(self.extend(&of.key, entry, (ttl, sets), now))
+        let Some(entry) = self.lease(of).cloned() else { return Renewed::Lost(self.has(of)) };
+        let is_kept = entry.state == State::Kept;
+        let asked = ttl.unwrap_or(entry.ttl);
+        Renewed::Lease(match of.only {
+            If::Kept if is_kept => self.extend(&of.key, entry, asked, now),
+            If::LetGo if is_kept => {
+                let entry = Entry { state: State::Heard, ..entry };
+                self.let_go(&of.key, entry, ttl, now)
+            }
+            If::Kept | If::LetGo => return Renewed::Lost(None),
+            _ if is_kept => return Renewed::Kept(entry.fencing_token),
+            _ => self.extend(&of.key, Entry { state: State::Heard, ..entry }, asked, now),
+        })
     }
 
-    /// Ends a lease, or gives up its token's place in line if no lease is named. The claim of a
-    /// lease whose grant reached nobody gets its place back, as one that has left.
+    /// Rule 14, and what takes a grant back by rule 8. Ends a lease, or gives up its token's place
+    /// in line if no lease is named.
     pub fn end(&mut self, of: &Target, now: Timestamp) -> Ended {
         self.expire_and_hand_on(&of.key, now);
-        let Some(entry) = self.lease(of) else { return self.give_up_place(of, now) };
-        if !of.only.holds(entry.renewals) {
-            return Ended::Nothing;
+        let Some(entry) = self.lease(of).cloned() else { return self.give_up_place(of, now) };
+        if let If::Unheard(receipt) = of.only {
+            match receipt.replaced {
+                _ if entry.state == State::Heard => return Ended::Nothing(None),
+                Some(before) if Timestamp::from_micros(before.ends_at) > now => {
+                    self.put_back(&of.key, entry, Timestamp::from_micros(before.ends_at), now);
+                    return Ended::Nothing(None);
+                }
+                _ => self.give_back(of, receipt, now),
+            }
         }
-        let (holder, number) = (entry.holder(now), entry.fencing_token);
-        if let If::Unheard(Receipt { origin: Origin::Client, place: Some(place), .. }) = of.only {
-            let line = self.lines.entry(of.key.clone());
-            let line = line.or_insert_with(|| Line::after(self.last_place));
-            line.give_back(&of.token, place, (now, now.after(self.position_kept)));
-        }
-        self.end_lease(&of.key, number, now);
-        Ended::Lease(holder)
+        self.end_lease(&of.key, entry.fencing_token, now);
+        Ended::Lease(entry.holder(now))
+    }
+
+    /// Gives the claim of a lease its place in line back, as one that has left.
+    fn give_back(&mut self, of: &Target, receipt: Receipt, now: Timestamp) {
+        let Receipt { origin: Origin::Client, place: Some(place), .. } = receipt else { return };
+        let line = self.lines.entry(of.key.clone());
+        let line = line.or_insert_with(|| Line::after(self.last_place));
+        line.give_back(&of.token, place, (now, now.after(self.position_kept)));
     }
 
     /// Gives up a token's place in line, if no lease is named.
     fn give_up_place(&mut self, of: &Target, now: Timestamp) -> Ended {
         if of.number.is_some() {
-            return Ended::Nothing;
+            return Ended::Nothing(self.has(of));
         }
         let place = self.lines.get(&of.key).is_some_and(|line| line.place(&of.token).is_some());
         self.leave(&of.key, &[(of.token.clone(), Keep::Nothing)], now);
-        if place { Ended::Place } else { Ended::Nothing }
+        if place { Ended::Place } else { Ended::Nothing(None) }
     }
 
     /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
@@ -284,6 +294,11 @@ impl Table {
         if self.lines.get_mut(key).is_some_and(|line| line.expire(now)) {
             self.hand_on_if_free(key, now);
         }
+    }
+
+    /// The number of the lease that a token has, whichever is named.
+    fn has(&self, of: &Target) -> Option<FencingToken> {
+        self.entry_of(&of.key, &of.token).map(|own| own.fencing_token)
     }
 
     /// The lease of a token; only the one that is named, if one is.
@@ -440,7 +455,7 @@ mod tests {
         let turn = table.ask(&claim("a", "one", 1_000), Ask::InLine(None), at(3), 1).unwrap();
         let Answer::Won(win) = turn else { panic!("{turn:?}") };
         let Win { lease, place, by, .. } = win;
-        let receipt = Receipt { renewals: lease.renewals, origin: Origin::Client, place, by };
+        let receipt = Receipt { origin: Origin::Client, place, replaced: None, by };
         let grant = of("a", "one", Some(lease.fencing_token)).only(If::Unheard(receipt));
         table.end(&grant, at(4));
         let turn = table.ask(&claim("a", "two", 1_000), Ask::InLine(None), at(5), 1).unwrap();

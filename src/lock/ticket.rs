@@ -29,7 +29,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Adds a request behind its claim. It waits until it is told, the moment to give up comes, the
+    /// Adds the waiting request of a claim. It waits until it is told, the moment to give up comes, the
     /// instance drains, or this ticket is dropped.
     pub(super) fn enter(
         waiters: Arc<Waiters>,
@@ -76,12 +76,12 @@ impl Ticket {
     fn unknown(&self) -> Delivery {
         let reason = "the store did not answer in time".into();
         let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
-        self.waiters.owed.deliver(&self.claim, [Instant::now(); 2], Err(error))
+        self.waiters.owed.deliver((&self.claim, None), [Instant::now(); 2], Err(error))
     }
 }
 
 impl Drop for Ticket {
-    /// Removes the request, and its claim with the last one. An outcome that was told and not
+    /// Removes the request and its claim. An outcome that was told and not
     /// received is dropped with its guard.
     fn drop(&mut self) {
         let (token, number) = (&self.claim.token, self.number);

@@ -1,12 +1,12 @@
 //! Waiting in line, within one instance: the only waiting loop.
 //!
-//! Requests wait behind claims, one claim per token; the store has the order of the claims. One
+//! A claim has one waiting request, the newest; the store has the order of the claims. One
 //! task per key makes all calls about the key's line, round after round: it takes out claims whose
 //! requests are gone, lets new claims join, asks the last question for claims that stop waiting,
 //! and asks for the head when rung or due. So no call overtakes another, none is dropped half-way,
 //! and a request is told no only while no question for its claim is under way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::take;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,12 +20,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::LockError;
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{KeyLine, Stop, WaitingRequest, Work};
+use crate::lock::key_line::{Fate, KeyLine, Stop, WaitingRequest, Work};
 use crate::lock::lease::Claim;
-use crate::lock::next::{Answered, Next, after};
+use crate::lock::next::{Answered, Next, Question, after};
 use crate::lock::owed::{Delivery, Owed};
 use crate::lock::store::{Answer, Ask, Keep, Store, Waiting};
 use crate::lock::token::LeaseToken;
+use crate::lock::turns::Turns;
 use crate::lock::watched;
 
 /// The most claims that join in one round of a key.
@@ -47,7 +48,7 @@ const AMONG_MANY_LINES: Duration = Duration::from_secs(1);
 /// The limits of waiting requests.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitLimits {
-    /// Claims for one key in this instance, each with any number of requests.
+    /// Requests for one key in this instance, each with a claim of its own.
     pub per_key: usize,
     /// Requests in this instance.
     pub per_instance: usize,
@@ -59,6 +60,7 @@ pub struct WaitLimits {
 pub(crate) struct Waiters {
     store: Arc<dyn Store>,
     pub(super) owed: Arc<Owed>,
+    turns: Arc<Turns>,
     tasks: TaskTracker,
     limits: WaitLimits,
     /// Cancelled once the instance shuts down.
@@ -78,31 +80,33 @@ fn pause(waiting: &Waiting, lines: usize) -> Duration {
 
 impl Waiters {
     pub(crate) fn new(
-        store: Arc<dyn Store>,
+        (store, turns): (Arc<dyn Store>, Arc<Turns>),
         owed: Arc<Owed>,
         tasks: TaskTracker,
         limits: WaitLimits,
     ) -> Self {
         let room = Arc::new(Semaphore::new(limits.per_instance));
         let (draining, last_request, lines) = Default::default();
-        Self { store, owed, tasks, limits, draining, room, last_request, lines }
+        Self { store, owed, turns, tasks, limits, draining, room, last_request, lines }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.limits.per_instance - self.room.available_permits()
     }
 
-    /// Adds a request behind its claim, and returns its number. It waits until it is told or is
-    /// withdrawn.
+    /// Adds the waiting request of a claim in place of an older one, and returns its number. It waits
+    /// until it is told or is withdrawn.
     pub(super) fn enter(
         self: &Arc<Self>,
         claim: &Claim,
         tell: oneshot::Sender<Option<Delivery>>,
     ) -> Result<u64, LockError> {
         let full = || LockError::TooManyWaiters("this instance has too many waiters");
-        let room = self.room.clone().try_acquire_owned().map_err(|_| full())?;
         self.with(|lines| {
-            if lines.len() >= self.limits.keys && !lines.contains_key(&claim.key) {
+            let line = lines.get(&claim.key);
+            let waits = line.is_some_and(|line| line.has(&claim.token));
+            let is_full = line.is_none() && lines.len() >= self.limits.keys;
+            if !waits && (is_full || self.room.available_permits() == 0) {
                 return Err(full());
             }
             let line = lines.entry(claim.key.clone()).or_insert_with(|| {
@@ -111,30 +115,37 @@ impl Waiters {
                 self.tasks.spawn(watched::sound("the waiting task of a key", serving));
                 KeyLine::new(bell)
             });
-            if !line.has_room_for(&claim.token, self.limits.per_key) {
+            if !waits && line.len() >= self.limits.per_key {
                 return Err(LockError::TooManyWaiters("the line for this key is full"));
             }
+            line.supersede(&claim.token);
+            let room = self.room.clone().try_acquire_owned().map_err(|_| full())?;
             let number = self.last_request.fetch_add(1, Ordering::Relaxed);
-            line.enter(claim.clone(), WaitingRequest { number, stops: false, tell, _room: room });
+            line.enter(claim.clone(), WaitingRequest { number, tell, _room: room });
             Ok(number)
         })
     }
 
+    /// Returns true if a request of the claim waits.
+    pub(crate) fn has(&self, claim: &Claim) -> bool {
+        self.with_line(&claim.key, |line| line.has(&claim.token)).unwrap_or_default()
+    }
+
     /// Takes a released claim out of this instance's line, once no question for it is under way.
-    /// Returns its requests, which are told by the caller; dropped, that the outcome is unknown.
+    /// Returns its request, which is told by the caller; dropped, that the outcome is unknown.
     ///
     /// # Cancel safety
     ///
-    /// The claim is still taken out, and its requests are told that the outcome is unknown.
+    /// The claim is still taken out, and its request is told that the outcome is unknown.
     pub(crate) async fn release(
         &self,
         key: &LockKey,
         token: &LeaseToken,
         keep: Keep,
-    ) -> Vec<WaitingRequest> {
+    ) -> Option<WaitingRequest> {
         let (tell, told) = oneshot::channel();
         self.with_line(key, |line| line.stop(token, Stop::Released(keep, tell)));
-        told.await.unwrap_or_default() // Without such a claim, nobody tells.
+        told.await.ok() // Without such a claim, nobody tells.
     }
 
     pub(super) fn with_line<T>(
@@ -160,21 +171,22 @@ impl Waiters {
                 leave_at = Instant::now() + AFTER_A_FAILURE;
             }
             let mut asking = work.asking;
-            let ended = wakeup.take_ended(); // The places of claims that ended elsewhere.
-            asking.extend(self.with_line(&key, |line| line.at(&ended)).unwrap_or_default());
+            let ended = wakeup.take_ended();
+            let ended = self.with_line(&key, |line| line.ended(&ended)).unwrap_or_default();
+            asking.extend(ended);
             for answered in self.ask_all(asking).await {
                 ask_at = self.note(answered).map_or(ask_at, |moment| moment.min(ask_at));
             }
             if Instant::now() >= ask_at {
                 ask_at = self.ask_for_head(&key, take(&mut rung)).await.max(leave_at);
             }
-            let states = |line: &mut KeyLine| (line.is_empty(), line.departs());
+            let states = |line: &mut KeyLine| (line.len() == 0, line.departs());
             let Some((nobody, departs)) = self.with_line(&key, states) else { continue };
             tokio::select! {
                 () = bell.notified() => (),
                 () = wakeup.rung(), if !nobody => (ask_at, rung) = (Instant::now(), true),
                 () = tokio::time::sleep_until(ask_at), if !nobody => (),
-                () = tokio::time::sleep_until(leave_at), if departs => (),
+                () = tokio::time::sleep_until(leave_at), if nobody || departs => (),
             }
         }
     }
@@ -186,7 +198,7 @@ impl Waiters {
         self.with(|lines| {
             let line = lines.get_mut(key)?;
             let work = line.take_work(ROUND, due);
-            if work.leaving.is_empty() && line.is_over() {
+            if work.leaving.is_empty() && line.len() == 0 && !line.departs() {
                 lines.remove(key);
                 return None;
             }
@@ -205,12 +217,16 @@ impl Waiters {
         false
     }
 
-    /// Asks for these claims at once.
-    async fn ask_all(&self, asking: Vec<(Claim, Ask)>) -> Vec<Answered> {
-        let questions = asking.into_iter().map(async |(claim, ask)| {
+    /// Asks for these claims at once, for each of them once.
+    async fn ask_all(&self, mut asking: Vec<Question>) -> Vec<Answered> {
+        // Two questions of one claim would wait for each other's turn.
+        let mut asked = HashSet::new();
+        asking.retain(|question| asked.insert(question.claim.token.clone()));
+        let questions = asking.into_iter().map(async |question| {
+            let turn = self.turns.take(&question.claim).await;
             let asked = Instant::now();
-            let answer = self.store.ask(&claim, ask).await;
-            Answered { claim, ask, at: [asked, Instant::now()], answer }
+            let answer = self.store.ask(&question.claim, question.ask).await;
+            Answered { question, turn, at: [asked, Instant::now()], answer }
         });
         join_all(questions).await
     }
@@ -229,7 +245,7 @@ impl Waiters {
                 Next::Retry => return Instant::now() + AFTER_A_FAILURE,
                 Next::First(most) => first(most.min(ROUND)),
                 Next::Handed(token) => {
-                    let claim = self.with_line(key, |line| line.claim(&token)).flatten();
+                    let claim = self.with_line(key, |line| line.question(&token)).flatten();
                     if claim.is_none() {
                         // It leaves in the next round, together with all others that are gone.
                         self.with_line(key, |line| line.leave_handed(token));
@@ -244,38 +260,32 @@ impl Waiters {
 
     /// Handles an answer: delivers a grant or a refusal, notes a place. Returns the moment to ask
     /// again, if the answer tells one.
-    fn note(&self, mut one: Answered) -> Option<Instant> {
-        let Answered { claim, ask, answer, .. } = &mut one;
-        let told = self.with_line(&claim.key, |line| line.answered(&claim.token, *ask, answer));
-        let asked = one.at[0];
-        let again = match (&one.answer, one.ask) {
+    fn note(&self, one: Answered) -> Option<Instant> {
+        let Answered { question, turn, at, mut answer } = one;
+        let claim = &question.claim;
+        let fate = self.with_line(&claim.key, |line| line.answered(&question, &mut answer));
+        let asked = at[0];
+        let again = match (&answer, question.ask) {
             (Ok(Answer::Waiting(waiting)), _) => {
                 let lines = self.with(|lines| lines.len());
-                Some(Instant::now() + pause(waiting, lines))
+                return Some(Instant::now() + pause(waiting, lines));
             }
             (Ok(Answer::Won(win)), _) => {
                 Some(asked + AFTER_A_GRANT.min(win.lease.ttl.as_duration()))
             }
-            (Ok(Answer::Gone), _) | (Ok(Answer::Held(_)), Ask::InLine(_)) => Some(asked),
             (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => None,
+            (Ok(_), _) => Some(asked),
             (Err(_), Ask::InLine(_)) => Some(asked + AFTER_A_FAILURE),
         };
-        // Without a request too: the claim may have been granted.
-        if let Some(told) = told.unwrap_or_else(|| Some(Vec::new())) {
-            self.tell(told, one);
+        if matches!(fate, Some(Fate::Stays)) {
+            return again;
         }
-        again
-    }
-
-    /// Tells requests the answer to their claim, under one guard: the others share the lease that
-    /// the first was granted.
-    fn tell(&self, told: Vec<WaitingRequest>, Answered { claim, at, answer, .. }: Answered) {
-        let mut first = self.owed.deliver(&claim, at, answer);
-        let others: Vec<_> = told.iter().skip(1).map(|_| first.again()).collect();
-        first.alone = others.is_empty();
-        for (request, delivery) in told.into_iter().zip(std::iter::once(first).chain(others)) {
+        // Without a request too: the claim may have been granted.
+        let delivery = self.owed.deliver((claim, turn), at, answer);
+        if let Some(Fate::Over(request)) = fate {
             request.tell(Some(delivery));
         }
+        again
     }
 }
 

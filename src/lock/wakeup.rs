@@ -24,15 +24,23 @@ pub struct Wakeup {
     wakeups: Arc<Wakeups>,
 }
 
+/// The end of a claim's wait through another instance, or by a request that does not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndElsewhere {
+    /// Its place in line.
+    pub place: u64,
+    /// True if it was released; otherwise it was granted, or waits there by now.
+    pub released: bool,
+}
+
 #[derive(Debug, Default)]
 struct Bell {
     rung: Notify,
-    /// The places of claims that ended on another instance.
-    ended: Mutex<Vec<u64>>,
+    ended: Mutex<Vec<EndElsewhere>>,
 }
 
 impl Bell {
-    fn ended(&self) -> MutexGuard<'_, Vec<u64>> {
+    fn ended(&self) -> MutexGuard<'_, Vec<EndElsewhere>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -52,12 +60,12 @@ impl Wakeups {
         }
     }
 
-    /// Rings for one key: the claim that stood at `place` was granted or released elsewhere.
-    pub fn ended(&self, key: &LockKey, place: u64) {
+    /// Rings for one key of which a claim no longer waits here.
+    pub fn ended(&self, key: &LockKey, end: EndElsewhere) {
         let Some(bell) = self.bell(key) else { return };
         let mut ended = bell.ended();
         if ended.len() < MAX_ENDED {
-            ended.push(place);
+            ended.push(end);
         }
         bell.rung.notify_one();
     }
@@ -86,8 +94,8 @@ impl Wakeup {
         self.bell.rung.notified().await;
     }
 
-    /// Takes the places of claims that ended elsewhere since the last call.
-    pub fn take_ended(&self) -> Vec<u64> {
+    /// Takes the claims that ended elsewhere since the last call.
+    pub fn take_ended(&self) -> Vec<EndElsewhere> {
         std::mem::take(&mut *self.bell.ended())
     }
 }

@@ -10,7 +10,7 @@ use crate::lock::owed::Delivery;
 impl Locks {
     /// Returns true once the store has answered, until the shutdown begins.
     pub fn ready(&self) -> bool {
-        self.store.contacted() && !self.waiters.draining.is_cancelled()
+        self.store.contacted() && !self.drains()
     }
 
     /// Begins the shutdown: refuses claims, and tells waiting requests. Leases stay.
@@ -33,6 +33,11 @@ impl Locks {
         done
     }
 
+    /// Returns true once the shutdown has begun.
+    pub(crate) fn drains(&self) -> bool {
+        self.waiters.draining.is_cancelled()
+    }
+
     pub(crate) async fn drained(&self) {
         self.waiters.draining.cancelled().await;
     }
@@ -43,14 +48,12 @@ impl Locks {
         if claim.origin == Origin::Service {
             return Ok(false);
         }
-        self.attempts.close();
-        self.attempts.wait().await;
-        let waits = self.waiters.with_line(&claim.key, |line| line.claim(&claim.token)).flatten();
-        if waits.is_some() {
-            // Another request waits with it; this one stops as that one does.
+        if self.is_in_line(claim) {
+            // In its place this one stops waiting.
             let told = self.enter(claim.clone(), None)?.outcome().await;
             told.map(Delivery::hand_over).transpose()?;
         }
+        let _turn = self.turns.take(claim).await;
         self.has_lease(claim).await
     }
 }

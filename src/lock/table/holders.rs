@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::lock::lease::{Holder, Owner, Renewals, Sharers};
+use crate::lock::lease::{Holder, Owner, Sharers, State};
 use crate::lock::slots::{Share, Slots};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -24,8 +24,8 @@ pub struct Entry {
     pub ttl: Ttl,
     /// The moment at which the lease expires.
     pub ends_at: Timestamp,
-    /// The renewals since the grant, without those by its keeper.
-    pub renewals: Renewals,
+    /// Whether a stream keeps it, or its client was heard of.
+    pub state: State,
     /// Its part of the key.
     pub share: Share,
 }
@@ -61,14 +61,14 @@ pub(super) fn room(leases: &[Entry], token: &LeaseToken, slots: Slots) -> bool {
     least.allows(holders)
 }
 
-/// The share of a lease with `slots`: it keeps its slot, or gets the lowest one that is free.
-pub(super) fn share(leases: &[Entry], slots: Slots, own: Option<u16>) -> Share {
+/// The share of a new lease with `slots`: it gets the lowest slot that is free.
+pub(super) fn share(leases: &[Entry], slots: Slots) -> Share {
     let lowest_free = || {
         let mut taken: Vec<_> = leases.iter().filter_map(|entry| entry.share.slot).collect();
         taken.sort_unstable();
         (1..).zip(&taken).take_while(|(slot, taken)| slot == *taken).count() as u16 + 1
     };
-    Share { slots, slot: slots.is_numbered().then(|| own.unwrap_or_else(lowest_free)) }
+    Share { slots, slot: slots.is_numbered().then(lowest_free) }
 }
 
 /// The lease whose end makes room for a claim with `slots`: the first to end if it shares, else the

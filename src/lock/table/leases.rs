@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Lease, LockStatus, Renewals};
+use crate::lock::lease::{Claim, Lease, LockStatus, Replaced, State};
 use crate::lock::store::{Answer, Win};
 use crate::lock::table::{Entry, Table, holders};
 use crate::lock::time::{Timestamp, Ttl};
@@ -13,37 +13,49 @@ use crate::lock::token::FencingToken;
 const LEAST_SLACK: Duration = Duration::from_millis(25);
 
 impl Table {
-    /// Grants the key again to a token that has a lease of it. Its share changes only if the claim
-    /// names the lease and the other holders allow that. Its place in line does not matter: who is
-    /// ahead may wait for it.
-    pub(super) fn again(
+    /// Rules 4 and 5. Grants the key again to a token that has a lease of it, if the claim asks for
+    /// nothing else. Its place in line does not matter: who is ahead may wait for it.
+    pub(super) fn repeat(&mut self, claim: &Claim, own: Entry, now: Timestamp) -> Answer {
+        let keeps_share = claim.slots.is_none_or(|slots| slots == own.share.slots);
+        if claim.kept || own.state == State::Kept || !keeps_share {
+            return self.mine(claim, &own, now);
+        }
+        let place = self.lines.get_mut(&claim.key).and_then(|line| line.drop(&claim.token));
+        let entry = Entry { owner: claim.owner.clone(), state: State::Heard, ..own };
+        let lease = self.extend(&claim.key, entry, claim.ttl, now);
+        Answer::Won(Win { lease, fresh: false, replaces: None, place, by: 0 })
+    }
+
+    /// Rule 6. Begins a lease in place of the one that a claim names, if the other holders allow its
+    /// share.
+    pub(super) fn replace(
         &mut self,
         claim: &Claim,
-        own: Entry,
+        own: Option<Entry>,
         now: Timestamp,
         proposal: u64,
     ) -> Option<Answer> {
-        let slots = claim.slots.unwrap_or(own.share.slots);
-        let room = || holders::room(self.entries(&claim.key), &claim.token, slots);
-        if slots != own.share.slots && (claim.named.is_none() || !room()) {
-            let refusal = self.refusal(claim, now);
-            return Some(Answer::Held(LockStatus { mine: Some(true), ..refusal }));
+        let has = own.as_ref().map(|own| own.fencing_token);
+        let Some(own) = own.filter(|_| has == claim.named) else { return Some(Answer::Lost(has)) };
+        let most = self.prefixes.max_hold(&claim.key);
+        if most.is_some_and(|most| own.since.after(most) <= now) {
+            return Some(Answer::Lost(None));
         }
-        if own.share.slots.begins_anew_as(slots) {
-            self.take_out(&claim.key, own.fencing_token);
-            return self.begin(claim, Some(&own), now, proposal).map(Answer::Won);
+        if !holders::room(self.entries(&claim.key), &claim.token, claim.slots()) {
+            return Some(self.mine(claim, &own, now));
         }
-        let share = holders::share(self.entries(&claim.key), slots, own.share.slot);
-        let place = self.lines.get_mut(&claim.key).and_then(|line| line.drop(&claim.token));
-        let renewals = own.renewals.taken_over();
-        let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
-        let lease = self.extend(&claim.key, entry, (claim.ttl, false), now);
-        self.ring(&claim.key);
-        Some(Answer::Won(Win { lease, fresh: false, replaces: None, place, by: 0 }))
+        self.take_out(&claim.key, own.fencing_token);
+        self.begin(claim, Some(&own), now, proposal).map(Answer::Won)
+    }
+
+    /// The refusal of a claim by the lease of its own token.
+    fn mine(&self, claim: &Claim, own: &Entry, now: Timestamp) -> Answer {
+        let (holder, mine) = (Some(own.holder(now)), Some(true));
+        Answer::Held(LockStatus { holder, mine, ..self.refusal(claim, now) })
     }
 
     /// Begins a lease, in place of an earlier one of its token if there is one: its holder has had
-    /// the key since then, and has it for no shorter time.
+    /// the key since then.
     pub(super) fn begin(
         &mut self,
         claim: &Claim,
@@ -64,31 +76,59 @@ impl Table {
             owner: claim.owner.clone(),
             fencing_token,
             since: before.map_or(now, |before| before.since),
-            ttl: before.map_or(claim.ttl, |before| before.ttl),
-            ends_at: before.map_or(now, |before| before.ends_at),
-            renewals: Renewals::default(),
-            share: holders::share(self.entries(&claim.key), claim.slots(), None),
+            ttl: claim.ttl,
+            ends_at: now,
+            state: State::of_new(claim.kept),
+            share: holders::share(self.entries(&claim.key), claim.slots()),
         };
-        let lease = self.extend(&claim.key, entry, (claim.ttl, false), now);
+        let lease = self.extend(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        let replaces = before.map(|before| before.fencing_token);
+        let replaces = before.map(|before| Replaced {
+            number: before.fencing_token,
+            ends_at: now.plus(before.left(now)).as_micros(),
+        });
         Some(Win { lease, fresh: true, replaces, place, by: 0 })
     }
 
-    /// Makes a lease last for `asked` from now. One that lasts longer anyway ends earlier only if it
-    /// may.
+    /// Makes a lease last for `asked` from now, if that is longer than it would.
     pub(super) fn extend(
         &mut self,
         key: &LockKey,
         entry: Entry,
-        (asked, earlier): (Ttl, bool),
+        asked: Ttl,
         now: Timestamp,
     ) -> Lease {
         let (ttl, ends_at) = self.term(key, &entry, asked, now);
-        match entry.ends_at > ends_at && !earlier {
+        match entry.ends_at > ends_at {
             true => self.note(key, entry, false, now),
             false => self.note(key, Entry { ttl, ends_at, ..entry }, ttl < asked, now),
         }
+    }
+
+    /// Lets a lease end when its `linger` has passed, or leaves its end without one.
+    pub(super) fn let_go(
+        &mut self,
+        key: &LockKey,
+        entry: Entry,
+        linger: Option<Ttl>,
+        now: Timestamp,
+    ) -> Lease {
+        let Some(linger) = linger else { return self.note(key, entry, false, now) };
+        let (ttl, ends_at) = self.term(key, &entry, linger, now);
+        self.note(key, Entry { ttl, ends_at, ..entry }, ttl < linger, now)
+    }
+
+    /// Rule 8, for a lease that has replaced another one: lets it go, and lets it end when that one
+    /// would have.
+    pub(super) fn put_back(
+        &mut self,
+        key: &LockKey,
+        entry: Entry,
+        would_end_at: Timestamp,
+        now: Timestamp,
+    ) {
+        let ends_at = entry.ends_at.min(would_end_at);
+        self.note(key, Entry { state: State::Heard, ends_at, ..entry }, false, now);
     }
 
     /// The TTL of a lease, and its end, if it is renewed now for `asked`.
@@ -109,7 +149,6 @@ impl Table {
             owner: entry.owner.clone(),
             fencing_token: entry.fencing_token,
             ttl: Ttl::lasting(entry.left(now)),
-            renewals: entry.renewals,
             capped,
             share: entry.share,
         };

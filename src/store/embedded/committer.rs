@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::lock::error::Effect;
 use crate::lock::table::{LeaseId, Table};
 use crate::lock::time::{Clock, Timestamp};
-use crate::lock::wakeup::Wakeups;
+use crate::lock::wakeup::{EndElsewhere, Wakeups};
 use crate::lock::watched;
 use crate::metrics::Metrics;
 use crate::store::embedded::error::LogError;
@@ -97,7 +97,10 @@ impl Committer {
             let hints = self.shared.view.state().table.as_mut().map(Table::take_hints);
             for (key, ended) in hints.unwrap_or_default() {
                 match ended {
-                    Some(place) => self.shared.wakeups.ended(&key, place),
+                    Some(place) => {
+                        let end = EndElsewhere { place, released: false };
+                        self.shared.wakeups.ended(&key, end);
+                    }
                     None => self.shared.wakeups.ring(&key),
                 }
             }

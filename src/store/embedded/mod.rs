@@ -190,7 +190,7 @@ impl Store for EmbeddedStore {
                 waiting.recheck_after = waiting.recheck_after.min(ASK_EVERY) + PAST_THE_END;
                 Answer::Waiting(waiting)
             }
-            refused @ (Answer::Held(_) | Answer::Gone) => refused,
+            refused => refused,
         })
     }
 
@@ -212,7 +212,7 @@ impl Store for EmbeddedStore {
         // An undo runs after all earlier calls with the token: they have run, or were withdrawn.
         let order = match of.only {
             If::Unheard(_) | If::Ever => Order::First,
-            If::Any | If::SameCare(_) | If::Unrenewed(_) => Order::InTurn,
+            If::Any | If::Kept | If::LetGo => Order::InTurn,
         };
         let (verb, of) = (of.verb(Verb::Release), of.clone());
         let end = move |table: &mut Table, now| table.end(&of, now);

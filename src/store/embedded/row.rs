@@ -4,22 +4,19 @@ use redb::Value;
 use sha2::{Digest, Sha256};
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Owner, Renewals};
+use crate::lock::lease::{Owner, State};
 use crate::lock::slots::{Share, Slots};
 use crate::lock::table::Entry;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// By fencing token: key, token, owner (empty if none), start, TTL in milliseconds, end, renewals.
+/// By fencing token: key, token, owner (empty if none), start, TTL in milliseconds, end, state.
 /// Times are microseconds of the store's clock.
 pub(super) type LeaseRow = (&'static str, &'static str, &'static str, u64, u64, u64, u64);
 
 /// By fencing token: the slots of a lease that shares its key, and its slot, 0 for none. Other leases
 /// have no such row.
 pub(super) type ShareRow = (u16, u16);
-
-/// More renewals than a lease can have.
-const MAX_RENEWALS: u64 = 1 << 62;
 
 /// The row of a lease.
 pub(super) fn encode<'a>(key: &'a LockKey, entry: &'a Entry) -> <LeaseRow as Value>::SelfType<'a> {
@@ -30,7 +27,7 @@ pub(super) fn encode<'a>(key: &'a LockKey, entry: &'a Entry) -> <LeaseRow as Val
         entry.since.as_micros(),
         entry.ttl.as_millis(),
         entry.ends_at.as_micros(),
-        entry.renewals.number(),
+        entry.state.number(),
     )
 }
 
@@ -49,7 +46,7 @@ pub(super) fn decode_share((slots, slot): ShareRow) -> Option<Share> {
 /// The lease of a row; `None` if the row is invalid. Its share is in another row.
 pub(super) fn decode(
     number: u64,
-    (key, token, owner, since, ttl, ends_at, renewals): <LeaseRow as Value>::SelfType<'_>,
+    (key, token, owner, since, ttl, ends_at, state): <LeaseRow as Value>::SelfType<'_>,
 ) -> Option<(LockKey, Entry)> {
     let entry = Entry {
         token: LeaseToken::parse(token).ok()?,
@@ -58,7 +55,7 @@ pub(super) fn decode(
         since: Timestamp::from_micros(since),
         ttl: Ttl::from_millis(ttl),
         ends_at: Timestamp::from_micros(ends_at),
-        renewals: (renewals < MAX_RENEWALS).then(|| Renewals::from_number(renewals))?,
+        state: State::from_number(state)?,
         share: Share::ALONE,
     };
     Some((LockKey::parse(key).ok()?, entry))
@@ -99,13 +96,13 @@ impl Sum {
 }
 
 fn checksum(key: &LockKey, entry: &Entry) -> u64 {
-    let (key, token, owner, since, ttl, ends_at, renewals) = encode(key, entry);
+    let (key, token, owner, since, ttl, ends_at, state) = encode(key, entry);
     let mut hash = Sha256::new();
     for text in [key, token, owner] {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }
-    for number in [entry.fencing_token.number(), since, ttl, ends_at, renewals] {
+    for number in [entry.fencing_token.number(), since, ttl, ends_at, state] {
         hash.update(number.to_le_bytes());
     }
     for number in encode_share(entry.share).into_iter().flat_map(|(slots, slot)| [slots, slot]) {
