@@ -24,32 +24,33 @@ macro_rules! arguments {
 }
 
 arguments! {
-    /// A claim; without an instance it does not wait.
+    /// A claim.
     ClaimArguments {
-        token, ttl, its_owner, floor, believable, max_hold, slots, named, instance, keep, stood
+        token, ttl, its_owner, floor, believable, kept, max_hold, slots, named, instance, joins, keep,
+        stood
     }
 }
 
 impl ClaimArguments<'_> {
     /// The number of those that `try_acquire.lua` needs.
-    pub(super) const PLAIN: usize = 5;
+    pub(super) const PLAIN: usize = 6;
 }
 
 arguments! {
     /// The refresh of a lease.
     RefreshArguments {
-        token, ttl, max_hold, named, kept, last_word, default_ttl, floor, believable
+        token, ttl, max_hold, named, asks, default_ttl, floor, believable
     }
 }
 
 impl RefreshArguments<'_> {
     /// The number of those that `refresh.lua` needs.
-    pub(super) const PLAIN: usize = 6;
+    pub(super) const PLAIN: usize = 5;
 }
 
 arguments! {
     /// The release of a lease or a place.
-    ReleaseArguments { token, named, unrenewed, instance, returned, keep }
+    ReleaseArguments { token, named, unheard, instance, returned, would_end, keep }
 }
 
 arguments! {

@@ -10,7 +10,7 @@ use crate::lock::time::Uptime;
 use crate::store::redis::RedisStore;
 use crate::store::redis::arguments::ClaimArguments;
 use crate::store::redis::clock::latest_believable_micros;
-use crate::store::redis::replies::{malformed, refusal, waiting};
+use crate::store::redis::replies::{fencing_token, malformed, refusal, waiting};
 use crate::store::redis::script::{Reply, Script, TRY_ACQUIRE, WAIT_TURN, or_empty};
 
 /// A node's answer to a question.
@@ -25,12 +25,12 @@ impl RedisStore {
     /// Asks for a claim that does not wait.
     pub(super) async fn ask_once(&self, claim: &Claim) -> Result<Answer, StoreError> {
         if claim.slots().is_alone() && claim.named.is_none() {
-            let answer = self.run_claim(&TRY_ACQUIRE, claim, None, None).await?;
+            let answer = self.run_claim(&TRY_ACQUIRE, claim, None, false).await?;
             if answer.reply.word() != "line" {
                 return self.answer(Verb::TryAcquire, claim, answer);
             }
         }
-        let answer = self.run_claim(&WAIT_TURN, claim, None, None).await?;
+        let answer = self.run_claim(&WAIT_TURN, claim, None, false).await?;
         self.answer(Verb::TryAcquire, claim, answer)
     }
 
@@ -42,31 +42,32 @@ impl RedisStore {
         joins: bool,
     ) -> Result<Answer, StoreError> {
         let verb = if joins { Verb::WaitTurn } else { Verb::TryAcquire };
-        let instance = joins.then_some(self.instance.as_str());
-        let answer = self.run_claim(&WAIT_TURN, claim, instance, stood).await?;
+        let answer = self.run_claim(&WAIT_TURN, claim, stood, joins).await?;
         self.answer(verb, claim, answer)
     }
 
-    /// Asks for a claim, which waits on this instance if there is one, at the place where it `stood`.
+    /// Asks for a claim that joins the line of this instance, or has stood there.
     async fn run_claim(
         &self,
         script: &'static Script,
         claim: &Claim,
-        instance: Option<&str>,
         stood: Option<u64>,
+        joins: bool,
     ) -> Result<Answered, StoreError> {
         let (asked, when, began) = (Uptime::now(), self.in_time(1), Instant::now());
-        let max_hold = self.max_hold(&claim.key);
+        let (max_hold, waits) = (self.max_hold(&claim.key), joins || stood.is_some());
         let arguments = ClaimArguments {
             token: claim.token.expose().into(),
             ttl: claim.ttl.as_millis().min(max_hold).to_string().into(),
             its_owner: claim.owner.as_ref().map_or("", Owner::as_str).into(),
             floor: self.floor.least().to_string().into(),
             believable: latest_believable_micros().to_string().into(),
+            kept: or_empty(claim.kept.then_some(1)).into(),
             max_hold: max_hold.to_string().into(),
             slots: or_empty(claim.slots.map(Slots::number)).into(),
             named: or_empty(claim.named).into(),
-            instance: instance.unwrap_or_default().into(),
+            instance: if waits { &*self.instance } else { "" }.into(),
+            joins: or_empty(joins.then_some(1)).into(),
             keep: (&*self.position_kept).into(),
             stood: or_empty(stood).into(),
         };
@@ -89,7 +90,8 @@ impl RedisStore {
         let reply = &mut answered.reply;
         let answer = match reply.word() {
             "granted" | "again" => return self.win(verb, claim, answered).map(Answer::Won),
-            "lost" | "gone" => Some(Answer::Gone),
+            "lost" => Some(Answer::Lost(fencing_token(reply))),
+            "superseded" => Some(Answer::Superseded),
             "waiting" => waiting(reply).map(Answer::Waiting),
             "held" => refusal(&claim.key, reply).map(Answer::Held),
             _ => None,

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::lease::{Claim, Lease, Receipt, Renewals};
-use crate::lock::store::{Ended, If, Keep, Target, Win};
+use crate::lock::lease::{Claim, Lease, Origin, Receipt, Replaced};
+use crate::lock::store::{Ended, If, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::FencingToken;
 use crate::store::redis::RedisStore;
 use crate::store::redis::claims::Answered;
 use crate::store::redis::node::{Node, failure};
-use crate::store::redis::replies::{ended, fencing_token, malformed, renewals, share, ttl};
+use crate::store::redis::replies::{ended, fencing_token, malformed, share, ttl};
 use crate::store::redis::script::{Reply, Script};
 
 /// The item of a grant that tells the number of the lease that it replaces, or 0.
-const REPLACED: usize = 5;
+const REPLACED: usize = 4;
 
 /// The attempts of [`RedisStore::undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
@@ -47,19 +47,19 @@ impl RedisStore {
     ) -> Result<Win, StoreError> {
         let fresh = reply.word() == "granted";
         let number = self.fencing_token(verb, &mut reply)?;
-        let renewals = renewals(&mut reply).ok_or_else(|| malformed(verb))?;
         let ttl = ttl(&mut reply).ok_or_else(|| malformed(verb))?;
         let lease = Lease {
             key: claim.key.clone(),
             owner: claim.owner.clone(),
             fencing_token: number,
             ttl,
-            renewals,
             capped: ttl < claim.ttl,
             share: share(&mut reply),
         };
-        let replaces = fencing_token(&mut reply);
-        let place = reply.number().and_then(|place| u64::try_from(place).ok()).filter(|at| *at > 0);
+        let replaced = fencing_token(&mut reply);
+        let mut number = || reply.number().and_then(|number| u64::try_from(number).ok());
+        let (ends_at, place) = (number().unwrap_or_default(), number().filter(|place| *place > 0));
+        let replaces = replaced.map(|number| Replaced { number, ends_at });
         told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces, place, by: node })
     }
 
@@ -100,10 +100,10 @@ impl RedisStore {
         granted: Option<FencingToken>,
         node: Option<&Node>,
     ) -> bool {
-        // A new grant has no renewals.
-        let only = If::Unrenewed(Renewals::default());
+        let (origin, place, replaced, by) = (Origin::Service, None, None, 0);
+        let only = If::Unheard(Receipt { origin, place, replaced, by });
         let grant = Target::of(&claim.key, &claim.token, granted).only(only);
-        let ended = self.run_release(&grant, None, node).await;
+        let ended = self.run_release(&grant, node).await;
         ended.is_ok_and(|reply| reply.word() == "lease")
     }
 
@@ -112,15 +112,14 @@ impl RedisStore {
     pub(super) async fn end_unheard(
         &self,
         of: &Target,
-        Receipt { origin, place, by, .. }: Receipt,
+        Receipt { by, .. }: Receipt,
     ) -> Result<Ended, StoreError> {
         let (until, keys) = (Instant::now() + self.patience, self.keys(&of.key));
         let granted_by = self.topology.node_of(of.verb(Verb::Release), &keys.lock, until).await?;
         if granted_by.number() != by {
-            return Ok(Ended::Nothing);
+            return Ok(Ended::Nothing(None));
         }
-        let place = place.filter(|_| Keep::of(origin) == Keep::Place);
-        self.run_release(of, place, Some(&granted_by)).await.map(|mut reply| ended(&mut reply))
+        self.run_release(of, Some(&granted_by)).await.map(|mut reply| ended(&mut reply))
     }
 
     /// Ends whatever a token has of a key, and whatever earlier calls may still grant it.
@@ -133,7 +132,7 @@ impl RedisStore {
         let asked = node().await?;
         let acts_until = asked.clock().now() + millis_down(self.patience);
         for _ in 0..UNDO_TRIES {
-            let mut reply = self.run_release(of, None, None).await?;
+            let mut reply = self.run_release(of, None).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {
                 return Err(failure(verb, Effect::Unknown, "another node has the key by now"));
             }

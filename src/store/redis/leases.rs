@@ -1,7 +1,8 @@
 //! Refresh and release.
 
 use crate::lock::error::{StoreError, Verb};
-use crate::lock::store::{Renewed, Target};
+use crate::lock::lease::{Origin, Receipt};
+use crate::lock::store::{If, Renewed, Target};
 use crate::lock::time::{Ttl, Uptime};
 use crate::store::redis::RedisStore;
 use crate::store::redis::arguments::{RefreshArguments, ReleaseArguments};
@@ -9,7 +10,7 @@ use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
 use crate::store::redis::grants::told;
 use crate::store::redis::node::{Node, ScriptCall, Way};
-use crate::store::redis::replies::{malformed, refreshed};
+use crate::store::redis::replies::{fencing_token, malformed, refreshed};
 use crate::store::redis::script::{REFRESH, REFRESH_SHARE, RELEASE, Reply, or_empty};
 
 impl RedisStore {
@@ -26,8 +27,12 @@ impl RedisStore {
             ttl: or_empty(ttl.map(Ttl::as_millis)).into(),
             max_hold: self.max_hold(&of.key).to_string().into(),
             named: or_empty(of.number).into(),
-            kept: of.only.renewals().into(),
-            last_word: of.only.last_word().into(),
+            asks: match of.only {
+                If::Kept => "keeper",
+                If::LetGo => "last",
+                If::Any | If::Unheard(_) | If::Ever => "",
+            }
+            .into(),
             default_ttl: self.default_ttl.as_millis().to_string().into(),
             floor: self.floor.least().to_string().into(),
             believable: latest_believable_micros().to_string().into(),
@@ -38,8 +43,8 @@ impl RedisStore {
             (reply, _) = self.run(&REFRESH_SHARE, &of.key, &all, when).await?;
         }
         match reply.word() {
-            "taken_over" => return Ok(Renewed::TakenOver),
-            "lost" => return Ok(Renewed::Lost),
+            "lost" => return Ok(Renewed::Lost(fencing_token(&mut reply))),
+            "kept" => return self.fencing_token(verb, &mut reply).map(Renewed::Kept),
             _ => (),
         }
         let fencing_token = self.fencing_token(verb, &mut reply)?;
@@ -47,20 +52,25 @@ impl RedisStore {
         told(verb, lease, asked).map(Renewed::Lease)
     }
 
-    /// Ends the lease of a target, or gives up its place, on `node`, or on the node of the key. The
-    /// claim gets its `place` in line back, if given.
+    /// Ends the lease of a target, or gives up its place, on `node`, or on the node of the key.
     pub(super) async fn run_release(
         &self,
         of: &Target,
-        place: Option<u64>,
         node: Option<&Node>,
     ) -> Result<Reply, StoreError> {
+        let unheard = match of.only {
+            If::Unheard(receipt) => Some(receipt),
+            _ => None,
+        };
+        let place = |receipt: Receipt| receipt.place.filter(|_| receipt.origin == Origin::Client);
+        let would_end = |receipt: Receipt| receipt.replaced.map(|before| before.ends_at);
         let arguments = ReleaseArguments {
             token: of.token.expose().into(),
             named: or_empty(of.number).into(),
-            unrenewed: of.only.renewals().into(),
+            unheard: or_empty(unheard.map(|_| 1)).into(),
             instance: (&*self.instance).into(),
-            returned: or_empty(place).into(),
+            returned: or_empty(unheard.and_then(place)).into(),
+            would_end: or_empty(unheard.and_then(would_end)).into(),
             keep: (&*self.position_kept).into(),
         };
         let (keys, args, when) = (self.keys(&of.key), arguments.all(), When::AnyTime);

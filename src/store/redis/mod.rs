@@ -28,7 +28,6 @@ pub(in crate::store) mod script;
 mod sentinel;
 mod settings;
 mod slots;
-pub(in crate::store) mod target;
 mod topology;
 
 use std::fmt;
@@ -194,7 +193,7 @@ impl Store for RedisStore {
         match of.only {
             If::Unheard(receipt) => self.end_unheard(of, receipt).await,
             If::Ever => self.undo_all(of).await,
-            _ => self.run_release(of, None, None).await.map(|mut reply| ended(&mut reply)),
+            _ => self.run_release(of, None).await.map(|mut reply| ended(&mut reply)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals, Sharers, Waiter};
+use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Sharers, Waiter};
 use crate::lock::slots::{Share, Slots};
 use crate::lock::store::{Ended, Waiting};
 use crate::lock::time::Ttl;
@@ -69,7 +69,7 @@ pub(super) fn ended(reply: &mut Reply) -> Ended {
             share: share(reply),
             ..Holder::default()
         }),
-        _ => Ended::Nothing,
+        _ => Ended::Nothing(fencing_token(reply)),
     }
 }
 
@@ -132,24 +132,19 @@ pub(super) fn fencing_token(reply: &mut Reply) -> Option<FencingToken> {
     FencingToken::from_number(reply.number()?.try_into().ok()?)
 }
 
-pub(super) fn renewals(reply: &mut Reply) -> Option<Renewals> {
-    Some(Renewals::from_number(reply.number()?.try_into().ok()?))
-}
-
 pub(super) fn ttl(reply: &mut Reply) -> Option<Ttl> {
     Some(Ttl::from_millis(reply.number()?.try_into().ok()?))
 }
 
-/// Reads TTL, owner, renewals, a flag for a TTL that was shortened, and the part of the key.
+/// Reads TTL, owner, a flag for a TTL that was shortened, and the part of the key.
 pub(super) fn refreshed(
     key: &LockKey,
     fencing_token: FencingToken,
     reply: &mut Reply,
 ) -> Option<Lease> {
     let (ttl, owner) = (ttl(reply)?, owner(reply));
-    let (key, renewals) = (key.clone(), renewals(reply)?);
-    let (capped, share) = (reply.number() == Some(1), share(reply));
-    Some(Lease { key, owner, fencing_token, ttl, renewals, capped, share })
+    let (key, capped) = (key.clone(), reply.number() == Some(1));
+    Some(Lease { key, owner, fencing_token, ttl, capped, share: share(reply) })
 }
 
 fn owner(reply: &mut Reply) -> Option<Owner> {

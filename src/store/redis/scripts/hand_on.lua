@@ -15,15 +15,20 @@ end
 local function keep_on() -- The line lasts for two minutes more.
   for _, name in ipairs({ line, crew, who }) do redis.call('PEXPIRE', name, '120000') end
 end
+-- The places of a line that was evicted, or was not asked for two minutes, are void: claims that
+-- stood there join anew. A script that takes the last claim out leaves no mark of a line.
+local function void_lost_line()
+  local is_lost = marked and not took_out and redis.call('EXISTS', line) == 0
+  if is_lost then born = math.max(seat + 1, now) end
+end
 local function forget_if_empty() -- Forgets a line without claims; the caller saves its mark.
   if not marked or not is_empty() then return end
-  local remembers = (of_crew('ended') or 0) > now
-  if remembers then redis.call('PEXPIRE', crew, ENDED) else redis.call('DEL', crew, who) end
+  void_lost_line()
+  redis.call('DEL', crew, who)
   marked = false
 end
 local function drop(token) -- Takes a claim out of the line; the caller saves the mark.
   out(token)
-  if of_crew('@' .. token) then redis.call('HDEL', crew, '@' .. token) end
   forget_if_empty()
 end
 local function hand_on(keep) -- Frees the lock, or hands it to the head, which must confirm it.
@@ -34,7 +39,7 @@ local function hand_on(keep) -- Frees the lock, or hands it to the head, which m
     park(first.token, first.place, now + lapse + keep)
     redis.pcall('PUBLISH', 'lk//' .. first.man.id, lock) -- A hint; the permission may be missing.
     value, holder, owner = first.token, '!' .. first.token, first.man.id
-    its_ttl, renewals, since = 0, 0, 0
+    its_ttl, state, since = 0, NEW, 0
     save()
   else
     redis.call('DEL', lock)
@@ -43,23 +48,19 @@ local function hand_on(keep) -- Frees the lock, or hands it to the head, which m
     save_mark()
   end
 end
--- Makes other instances ask for a claim that ends, and remembers its end for them.
-local function end_elsewhere(token, score, instance)
-  local index, also = math.floor(score / SPAN), of_crew('@' .. token)
-  local by = value == token and handed()
+-- Tells the instance of a claim that it does not wait there any more, unless it is this one.
+local function tell_its_instance(token, score, instance, word)
+  local index, by = math.floor(score / SPAN), value == token and handed()
   for _, man in ipairs(crewmen()) do
-    local waits_with_it = man.index == index or man.index == also or man.id == by
-    if waits_with_it and man.id ~= instance then
-      local place = string.format('%.0f', score % SPAN)
-      redis.call('HSET', crew, '~' .. token, place, 'ended', string.format('%.0f', now + ENDED))
-      noted.ended = now + ENDED
-      redis.pcall('PUBLISH', 'lk//' .. man.id, '\1' .. place .. '\1' .. lock) -- A hint, as above.
+    local is_its = man.index == index or man.id == by
+    if is_its and man.id ~= instance then
+      local hint = string.format('\1%.0f%s\1%s', score % SPAN, word, lock)
+      redis.pcall('PUBLISH', 'lk//' .. man.id, hint) -- A hint, as above.
     end
   end
 end
 local function give_back(token, its_owner, place, keep) -- Its old place, to an absent claim.
   if redis.call('ZSCORE', line, token) then return end
-  redis.call('HDEL', crew, '~' .. token)
   redis.call('HSET', who, token, string.format('%.0f %s', now, its_owner))
   park(token, place, now + keep)
   keep_on()

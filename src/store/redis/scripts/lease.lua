@@ -4,13 +4,13 @@
 -- Returns: nothing
 -- The record, whose lease has so much time left, if any; it is `known`. Here and below all is an
 -- argument: each local that a function takes from outside costs Redis as much as the function.
-local function write(known, left, now, lined, last, seat, its_ttl, renewals, since, till, holder,
-  owner)
+local function write(known, left, now, lined, last, seat, born, its_ttl, state, since, till,
+  holder, owner)
   local ends = now + math.max(left, 0) + 86400000
   local is_too_short = till < ends
   if is_too_short then till = ends + 3600000 end
   local text =
-    struct.pack(FORM, lined, last, seat, its_ttl, renewals, since, till, holder, owner)
+    struct.pack(FORM, lined, last, seat, born, its_ttl, state, since, till, holder, owner)
   if is_too_short then
     redis.call('SET', record, text, 'PX', till - now)
   elseif text ~= known then
@@ -24,15 +24,16 @@ end
 local function held_ms(now, start) -- The time since the start of a lease, -1 if that is not known.
   return start > 0 and math.max(0, now - start) or -1
 end
--- Whether a take-over lies between the renewals and those that a keeper knows, or any renewal if it
--- is the keeper's last word. A client knows none.
-local function is_taken_over(kept, last_word, renewals)
-  local span = last_word == '1' and 1 or 2 ^ 20 -- The weight of a take-over: grant.lua.
-  return kept ~= '' and math.floor(renewals / span) ~= math.floor(kept / span)
-end
 -- The TTL of a lease: it lasts no longer than `max_hold`, but no shorter than it would anyway. A
 -- start that is not known is now.
 local function term(now, ttl, max_hold, start, left)
   local rest = (start > 0 and start or now) + max_hold - now
   return math.min(ttl, math.max(rest, left, 1))
+end
+-- The TTL and the time left of a lease that is renewed, for `most` at the most: only a keeper's
+-- last word makes it end earlier, and without a TTL that leaves its end.
+local function renewed(asks, ttl, most, its_ttl, left)
+  local leaves, sets = asks == 'last' and ttl == '', asks == 'last' and ttl ~= ''
+  if sets or not leaves and most >= left then return most, most end
+  return its_ttl, left
 end

@@ -6,14 +6,28 @@
 -- Returns: what release.lua does | {now, "place"}
 redis.call('ZREM', line, '') -- Adds nothing; the rest runs at maxmemory.
 keep = tonumber(keep)
-local own, ends_place = lease_of(token), named == '' or not shared
+local own = lease_of(token)
 local is_named = named == '' or own and own.fence == tonumber(named)
-local is_unrenewed = unrenewed == '' or own and own.renewals == tonumber(unrenewed)
-local stands = ends_place and standing(token)
-if not (is_named and is_unrenewed and (own or stands)) then return { now, 'nothing' } end
+local is_unheard = unheard == '' or own and own.state ~= HEARD
+local stands = named == '' and standing(token)
+if not (is_named and is_unheard and (own or stands)) then
+  return { now, 'nothing', own and own.fence or 0 }
+end
+would_end = tonumber(would_end)
+if would_end and would_end > now then -- It is only let go, and ends when that one would have.
+  own.state, own.left = HEARD, math.min(own.left, would_end - now)
+  if shared then
+    admit(token, own, own)
+  else
+    redis.call('PEXPIRE', lock, own.left)
+    state = HEARD
+  end
+  save(own.left)
+  return { now, 'nothing', 0 }
+end
 if own and shared then depart(token) end
 if stands then
-  end_elsewhere(token, stands, instance)
+  tell_its_instance(token, stands, instance, ' released')
   drop(token)
 end
 if returned ~= '' then give_back(token, own.owner, tonumber(returned), keep) end

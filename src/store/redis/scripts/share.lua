@@ -1,6 +1,6 @@
 -- share.lua: the leases that share the lock; runs after line.lua.
 -- KEYS: 6 share: token -> last millisecond of its lease  7 facts: token -> "<slots> <slot, or 0>
---   <fencing token> <ttl (ms)> <renewals> <start (ms)> <owner>", # -> "<for each slot 1 if it is
+--   <fencing token> <ttl (ms)> <state> <start (ms)> <owner>", # -> "<for each slot 1 if it is
 --   taken, else 0> <slots>:<number of leases> ..."; both mean nothing unless the lock is SHARED
 -- ARGV: those of the script that follows
 -- Returns: nothing
@@ -10,19 +10,19 @@ local FACTS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
 local function lease_of(token) -- Exclusive or not; without fencing token if it has no record.
   if value == token and holder ~= '!' .. token then
     local left, is_noted = redis.call('PTTL', lock), holder == token
-    local own = { slots = 1, slot = 0, fence = 0, renewals = 0, since = 0, owner = '', ttl = left }
+    local own = { slots = 1, slot = 0, fence = 0, state = NEW, since = 0, owner = '', ttl = left }
     own.left = left
     if is_noted then
-      own.fence, own.ttl, own.renewals, own.since, own.owner = last, its_ttl, renewals, since, owner
+      own.fence, own.ttl, own.state, own.since, own.owner = last, its_ttl, state, since, owner
     end
     return own
   end
   if not shared then return nil end
   local ends = redis.call('ZSCORE', share, token)
   local text = ends and redis.call('HGET', facts, token) or ''
-  local slots, slot, fence, ttl, renewed, start, whose = string.match(text, FACTS)
+  local slots, slot, fence, ttl, its_state, start, whose = string.match(text, FACTS)
   return slots and { slots = tonumber(slots), slot = tonumber(slot), fence = tonumber(fence),
-    ttl = tonumber(ttl), renewals = tonumber(renewed), since = tonumber(start), owner = whose,
+    ttl = tonumber(ttl), state = tonumber(its_state), since = tonumber(start), owner = whose,
     left = ends - now }
 end
 local function count(lease, by) -- Counts a lease in or out.
@@ -66,7 +66,7 @@ local function admit(token, lease, before) -- A lease, in place of an earlier on
   count(lease, 1)
   redis.call('ZADD', share, now + lease.left, token)
   local text = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %s', lease.slots, lease.slot,
-    lease.fence, lease.ttl, lease.renewals, lease.since, lease.owner)
+    lease.fence, lease.ttl, lease.state, lease.since, lease.owner)
   redis.call('HSET', facts, token, text)
   note()
 end
