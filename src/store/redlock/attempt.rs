@@ -1,19 +1,20 @@
-//! Rules 2 to 5 and 8: an attempt for a key on all nodes, and what it leaves.
+//! Rules 2 to 5, 8 and 9: an attempt for a key on all nodes, and what it leaves.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
+use crate::lock::lease::{Claim, Lease, Origin, Owner, Replaced, State};
 use crate::lock::slots::Share;
-use crate::lock::store::{Target, Win};
+use crate::lock::store::{Answer, Target, Win};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::node::failure;
+use crate::store::redis::script::or_empty;
 use crate::store::redlock::nodes::{COUNT, TRY_ACQUIRE, UNDO};
-use crate::store::redlock::poll::{Heard, Outcome, Poll, Says, validity};
-use crate::store::redlock::refresh::{Found, again};
+use crate::store::redlock::poll::{Heard, Outcome, Poll, Says, remaining, validity};
+use crate::store::redlock::refresh::Found;
 use crate::store::redlock::{RedlockStore, by_chance};
 
 /// The attempts of one call while votes are split.
@@ -34,8 +35,8 @@ pub(super) enum Position {
 /// The outcome of a claim's attempts.
 #[derive(Debug)]
 pub(super) enum Attempted {
-    /// A majority has voted for the claim, or its token had a lease.
-    Won(Win),
+    /// A majority has voted for the claim, or the lease of its token decides.
+    Answered(Answer),
     /// Other tokens have votes, and the answers name them.
     Lost(Poll),
 }
@@ -71,9 +72,11 @@ impl RedlockStore {
             {
                 self.metrics.redlock_attempt("granted");
                 self.tell_waiting(claim, &attempt);
+                // If it is taken back, it ends at once, and not when the replaced lease would have.
+                let replaces = claim.named.map(|number| Replaced { number, ends_at: 0 });
                 let (fresh, by) = (true, attempt.name);
-                let win = Win { lease, fresh, replaces: None, place: None, by };
-                return Ok(Attempted::Won(win));
+                let win = Win { lease, fresh, replaces, place: None, by };
+                return Ok(Attempted::Answered(Answer::Won(win)));
             }
             let left = self.undo(claim, &attempt).await;
             may_hold = may_hold.max(left);
@@ -84,7 +87,7 @@ impl RedlockStore {
                 }
                 Outcome::Held => return self.refused(attempt.poll, left),
                 Outcome::Again => match self.found_again(claim).await {
-                    Ok(Some(win)) => return Ok(Attempted::Won(win)),
+                    Ok(Some(answer)) => return Ok(Attempted::Answered(answer)),
                     Ok(None) => last = Err(self.in_vain(may_hold)),
                     Err(error) if attempt.poll.answered() < self.quorum().needed() => {
                         return Err(error);
@@ -126,12 +129,15 @@ impl RedlockStore {
         let word = |is: bool| if is { "1" } else { "" }.to_owned();
         let args = vec![
             claim.token.expose().to_owned(),
-            self.most(claim).as_millis().to_string(),
+            claim.ttl.as_millis().to_string(),
             claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
             number.to_string(),
             name.to_string(),
             word(matches!(position, Position::First { .. })),
             word(matches!(position, Position::First { behind: 1.. })),
+            State::of_new(claim.kept).number().to_string(),
+            or_empty(claim.named),
+            or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
         ];
         let question =
             self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience).until(deadline);
@@ -140,18 +146,22 @@ impl RedlockStore {
         Attempt { number, name, began, patience, poll }
     }
 
-    /// The TTL of a new lease: `max_hold` may be shorter than what was asked for.
-    fn most(&self, claim: &Claim) -> Ttl {
-        self.prefixes.max_hold(&claim.key).map_or(claim.ttl, |most| most.min(claim.ttl))
-    }
-
     /// Rule 3: the lease of an attempt with a majority of fresh votes, unless the nodes were too
     /// slow.
     fn granted(&self, claim: &Claim, attempt: &Attempt) -> Option<Lease> {
-        let ttl = self.most(claim);
+        let ttls = attempt.poll.said().filter_map(|said| match said {
+            Says::Yes(left) => Some(*left),
+            _ => None,
+        });
+        let ttl = ttls.min()?; // `max_hold` may be shorter than what was asked for.
+        let capped = ttl < claim.ttl.as_duration()
+            || self.prefixes.max_hold(&claim.key).is_some_and(|most| most <= claim.ttl);
         // The clock is read last, so that every earlier delay counts.
         let elapsed = self.time.monotonic().saturating_sub(attempt.began);
-        let left = validity(ttl.as_duration(), elapsed)?;
+        let left = match claim.named {
+            Some(_) if capped => remaining(ttl, elapsed)?,
+            _ => validity(ttl, elapsed)?,
+        };
         let fencing_token = FencingToken::from_number(attempt.number)?;
         self.numbers.raise(fencing_token);
         Some(Lease {
@@ -159,8 +169,7 @@ impl RedlockStore {
             owner: claim.owner.clone(),
             fencing_token,
             ttl: Ttl::lasting(left),
-            renewals: Renewals::default(),
-            capped: self.prefixes.max_hold(&claim.key).is_some_and(|most| most <= claim.ttl),
+            capped,
             share: Share::ALONE,
         })
     }
@@ -170,7 +179,7 @@ impl RedlockStore {
         let its = (&claim.key, &claim.token);
         let question = self.nodes.of_attempt(&COUNT, its, attempt.name, attempt.patience);
         let waits = |node, heard: Option<&Heard>| match heard {
-            Some(heard) => heard.said == Says::Yes && !heard.votes,
+            Some(heard) => matches!(heard.said, Says::Yes(_)) && !heard.votes,
             None => self.view.waits(node),
         };
         let waiting = attempt.poll.heard().filter(|(node, heard)| waits(*node, *heard));
@@ -191,7 +200,7 @@ impl RedlockStore {
                 None | Some((Says::Silent(Effect::Unknown), _)) => {
                     left.push(self.cleanup.unheard(node, &question, attempt.patience));
                 }
-                Some((Says::Yes, votes)) => {
+                Some((Says::Yes(_), votes)) => {
                     left.push(self.cleanup.heard(node, &question));
                     denied += usize::from(votes);
                 }
@@ -201,6 +210,7 @@ impl RedlockStore {
         }
         let left = self.cleanup.once(left).await;
         let may_hold = match claim.origin {
+            _ if claim.named.is_some() => self.quorum().nodes(),
             Origin::Service => left.len(),
             // An earlier call may have left a lease on each node that did not deny it.
             Origin::Client => left.len().max(self.quorum().nodes() - denied),
@@ -209,20 +219,24 @@ impl RedlockStore {
         may_hold
     }
 
-    /// Rules 5 and 8: the lease that the token of a claim has. `None` if there is none: what was in
-    /// the way is given up.
-    async fn found_again(&self, claim: &Claim) -> Result<Option<Win>, StoreError> {
-        match self.refresh_for(claim).await? {
-            Found::Lease(lease) => Ok(Some(again(lease))),
-            Found::TakenOver => Ok(None),
+    /// Rules 5, 8 and 9: the answer to a claim whose token has votes. `None` if it can try again,
+    /// for what was in the way is given up, or its token has the lease that it names.
+    async fn found_again(&self, claim: &Claim) -> Result<Option<Answer>, StoreError> {
+        Ok(match self.refresh_for(claim).await? {
+            Found::Lease(lease) => {
+                let (fresh, replaces) = (false, None);
+                Some(Answer::Won(Win { lease, fresh, replaces, place: None, by: 0 }))
+            }
+            Found::Mine(own) if claim.named.is_none() => Some(self.mine(&claim.key, own)),
+            Found::Mine(own) if own.fencing_token == claim.named => None,
+            Found::Mine(own) => Some(Answer::Lost(own.fencing_token)),
             Found::Gone(poll) => {
                 let of = Target::of(&claim.key, &claim.token, None);
-                let left = self.leftovers(&of, &poll);
-                let left = self.cleanup.once(left).await;
+                let left = self.cleanup.once(self.leftovers(&of, &poll)).await;
                 self.cleanup.owe(left, claim.ttl.as_duration());
-                Ok(None)
+                claim.named.map(|_| Answer::Lost(None))
             }
-        }
+        })
     }
 
     /// The effect of a claim whose token may have something on so many nodes.

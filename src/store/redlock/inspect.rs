@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::LockStatus;
-use crate::lock::store::Page;
+use crate::lock::lease::{Holder, LockStatus};
+use crate::lock::store::{Answer, Page};
 use crate::lock::token::LeaseToken;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::failure;
@@ -50,7 +50,7 @@ impl RedlockStore {
         };
         let rival = poll.rival().filter(|_| poll.held());
         let lease = rival.and_then(|(rival, _)| poll.lease_of(&rival.holder));
-        Ok(LockStatus { mine, ..self.status(key, lease.map(|(lease, _)| lease).as_ref()) })
+        Ok(LockStatus { mine, ..self.status(key, lease.map(|(lease, _)| holder(&lease))) })
     }
 
     /// The status of a key with the rival of a poll as its holder.
@@ -58,13 +58,18 @@ impl RedlockStore {
         let lease = poll.rival().and_then(|(rival, _)| poll.lease_of(&rival.holder));
         // The rival is over when a majority of nodes is free again.
         let lease = lease.map(|(lease, _)| Holding { left: poll.left(), ..lease });
-        self.status(key, lease.as_ref())
+        self.status(key, lease.as_ref().map(holder))
     }
 
-    fn status(&self, key: &LockKey, lease: Option<&Holding>) -> LockStatus {
+    /// The refusal of a claim by the lease of its own token.
+    pub(super) fn mine(&self, key: &LockKey, own: Holder) -> Answer {
+        Answer::Held(LockStatus { mine: Some(true), ..self.status(key, Some(own)) })
+    }
+
+    fn status(&self, key: &LockKey, holder: Option<Holder>) -> LockStatus {
         LockStatus {
             key: key.clone(),
-            holder: lease.map(holder),
+            holder,
             sharers: None,
             waiters: self.queues.len(key),
             line: Vec::new(),

@@ -197,7 +197,7 @@ impl RedlockStore {
 
     /// Asks for a claim that does not wait.
     async fn ask_once(&self, claim: &Claim) -> Result<Answer, StoreError> {
-        if self.queues.is_behind_others(&claim.key, &claim.token) {
+        if claim.named.is_none() && self.queues.is_behind_others(&claim.key, &claim.token) {
             let status = self.inspect_all(&claim.key, Some(&claim.token)).await;
             let status = status.map_err(|error| {
                 StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin)
@@ -207,9 +207,9 @@ impl RedlockStore {
             }
         }
         match self.contend(claim, Position::NotInLine).await? {
-            Attempted::Won(win) => {
+            Attempted::Answered(answer) => {
                 self.queues.drop(&claim.key, &claim.token);
-                Ok(Answer::Won(win))
+                Ok(answer)
             }
             Attempted::Lost(poll) => Ok(Answer::Held(self.rival(&claim.key, &poll))),
         }
@@ -224,9 +224,9 @@ impl RedlockStore {
         }
         let behind = self.queues.len(key).saturating_sub(1);
         match self.contend(claim, Position::First { behind }).await {
-            Ok(Attempted::Won(win)) => {
+            Ok(Attempted::Answered(answer)) => {
                 self.queues.drop(key, token);
-                Ok(Answer::Won(win))
+                Ok(answer)
             }
             Ok(Attempted::Lost(poll)) => {
                 waiting.recheck_after = self.recheck_after(&poll);
@@ -248,7 +248,7 @@ impl RedlockStore {
         let released = self.release_all(of).await;
         self.wakeups.ring(&of.key);
         match released? {
-            Ended::Nothing if had_place => Ok(Ended::Place),
+            Ended::Nothing(_) if had_place => Ok(Ended::Place),
             released => Ok(released),
         }
     }
@@ -274,25 +274,20 @@ impl fmt::Debug for RedlockStore {
 impl Store for RedlockStore {
     async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError> {
         match ask {
-            Ask::Once(_) if claim.named.is_some() => self.acquire_again(claim).await,
-            Ask::Once(_) => self.ask_once(claim).await,
-            Ask::InLine(_) => self.ask_in_line(claim).await,
+            Ask::InLine(_) if claim.named.is_none() => self.ask_in_line(claim).await,
+            _ => self.ask_once(claim).await,
         }
     }
 
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
-        match of.only {
-            If::Unrenewed(known) if self.was_renewed(of, known).await? => Ok(Renewed::TakenOver),
-            _ => self.refresh_all(of, ttl).await,
-        }
+        self.refresh_all(of, ttl).await
     }
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         match of.only {
             If::Unheard(Receipt { origin: Origin::Client, by, .. }) => self.take_back(of, by).await,
             If::Unheard(_) | If::Ever => self.undo_all(&of.key, &of.token).await,
-            If::Unrenewed(known) if self.was_renewed(of, known).await? => Ok(Ended::Nothing),
-            If::SameCare(_) | If::Unrenewed(_) => self.release_all(of).await,
+            If::Kept | If::LetGo => self.release_all(of).await,
             If::Any => self.release(of).await,
         }
     }

@@ -8,6 +8,7 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
+use crate::lock::lease::State;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
@@ -195,25 +196,21 @@ fn read(mut reply: Reply) -> Option<Heard> {
     }
     let (votes, highest) = (reply.number()? == 1, natural(&mut reply)?);
     let said = match reply.word() {
-        "yes" => Says::Yes,
+        "yes" => Says::Yes(millis(&mut reply)?),
         "again" => Says::Again,
         "behind" => Says::Behind,
-        "told" => Says::Told(vote(&mut reply)?),
-        // A release does not ask for it.
-        "other" => vote(&mut reply).map_or(Says::Done, Says::Other),
+        "has" => Says::Has(vote(&mut reply)?),
         "held" => Says::Held(Holding {
             left: millis(&mut reply), // -1: a lock without a TTL.
             holder: reply.bytes()?,
             number: natural(&mut reply)?,
             owner: reply.text()?,
             held: millis(&mut reply),
-            renewals: natural(&mut reply)?,
         }),
         "ended" => Says::Ended(natural(&mut reply)?, reply.text()?),
         "free" => Says::Free,
         "taken" => Says::Taken,
-        "taken_over" => Says::TakenOver,
-        "undone" | "counts" | "nothing" | "joined" | "changed" | "renewed" => Says::Done,
+        "undone" | "counts" | "nothing" | "joined" | "changed" => Says::Done,
         _ => return None,
     };
     Some(Heard { votes, highest, said })
@@ -225,7 +222,7 @@ fn vote(reply: &mut Reply) -> Option<Vote> {
         by: reply.text()?,
         left: millis(reply).unwrap_or_default(), // -1: a lock without a TTL.
         ttl: millis(reply)?,
-        renewals: natural(reply)?,
+        state: State::from_number(natural(reply)?)?,
         owner: reply.text()?,
         held: millis(reply),
     })

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lock::error::Effect;
+use crate::lock::lease::State;
+use crate::lock::token::FencingToken;
 
 /// The longest that an attempt takes on any instance: the greatest `redlock.node_timeout`.
 pub(super) const LONGEST_ATTEMPT: Duration = Duration::from_millis(400);
@@ -48,24 +50,20 @@ pub(super) struct Heard {
 /// What a node says of a token and a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Says {
-    /// Its vote is the attempt's.
-    Yes,
+    /// Its vote is the attempt's, for this time.
+    Yes(Duration),
     /// The token had the lock before.
     Again,
     /// It knows a number that is not below the attempt's.
     Behind,
-    /// The token has a lease, which is renewed.
-    Told(Vote),
-    /// The token has the lock by another number, or by a vote that is open.
-    Other(Vote),
+    /// The token has the lock.
+    Has(Vote),
     /// Nobody has it.
     Free,
     /// Another token has it.
     Taken,
     /// The holder, when it was asked for.
     Held(Holding),
-    /// The token has it, and another request keeps it.
-    TakenOver,
     /// What the token had is ended: its number, 0 if unknown, and its owner.
     Ended(u64, String),
     /// Nothing more than that the question was answered.
@@ -84,13 +82,17 @@ pub(super) struct Vote {
     pub(super) left: Duration,
     /// The TTL that it was given last.
     pub(super) ttl: Duration,
-    pub(super) renewals: u64,
+    pub(super) state: State,
     /// Empty if none.
     pub(super) owner: String,
     pub(super) held: Option<Duration>,
 }
 
 impl Vote {
+    pub(super) fn is_told(&self) -> bool {
+        self.by == "-"
+    }
+
     /// Returns true if the node did not vote when it stored this: it may have known greater numbers.
     fn is_of_a_waiting_node(&self) -> bool {
         self.by.starts_with('?')
@@ -98,19 +100,22 @@ impl Vote {
 
     /// Returns true if it is open, and no attempt can count it any more, on any instance.
     fn is_old(&self) -> bool {
-        self.by != "-" && self.held.is_some_and(|held| held > LONGEST_ATTEMPT * 2)
+        !self.is_told() && self.held.is_some_and(|held| held > LONGEST_ATTEMPT * 2)
     }
 }
 
 impl Heard {
-    /// What a node said that was not told of this lease or its renewals, for the question that tells
-    /// it and changes only what is so still. A greater number stays while its attempt may go on.
-    pub(super) fn unsettled(&self, number: u64, renewals: u64) -> Option<String> {
+    /// What a node said that was not told of this lease, its state or its TTL, for the question that
+    /// tells it and changes only what is so still. A greater number stays while its attempt may go on.
+    pub(super) fn unsettled(&self, number: u64, (state, ttl): (State, Duration)) -> Option<String> {
         let Self { highest, said, .. } = self;
+        let is_settled = |vote: &Vote| {
+            vote.number == number && vote.is_told() && vote.state >= state && vote.ttl >= ttl
+        };
         match said {
-            Says::Told(vote) if vote.renewals < renewals => Some(String::new()),
             Says::Free => Some(format!("{highest} 0 -")),
-            Says::Other(vote) if vote.number <= number || vote.is_old() => {
+            Says::Has(vote) if is_settled(vote) => None,
+            Says::Has(vote) if vote.number <= number || vote.is_old() => {
                 Some(format!("{highest} {} {}", vote.number, vote.by))
             }
             _ => None,
@@ -121,8 +126,7 @@ impl Heard {
     /// way.
     pub(super) fn leftover(&self) -> Option<u64> {
         match &self.said {
-            Says::Told(vote) => Some(vote.number),
-            Says::Other(vote) if vote.is_old() => Some(vote.number),
+            Says::Has(vote) if vote.is_told() || vote.is_old() => Some(vote.number),
             _ => None,
         }
     }
@@ -141,7 +145,6 @@ pub(super) struct Holding {
     pub(super) owner: String,
     /// Absent for a direct Redis client.
     pub(super) held: Option<Duration>,
-    pub(super) renewals: u64,
 }
 
 /// The outcome of an attempt.
@@ -166,8 +169,6 @@ pub(super) enum Outcome {
 pub(super) enum Finding {
     /// A majority has this number.
     Lease(u64),
-    /// Another request keeps it.
-    TakenOver,
     /// No number can have a majority.
     Gone,
     /// Silent nodes may complete one.
@@ -213,7 +214,7 @@ impl Poll {
     }
 
     pub(super) fn yes(&self) -> usize {
-        self.how_many(|said| *said == Says::Yes)
+        self.how_many(|said| matches!(said, Says::Yes(_)))
     }
 
     /// The number of answers that count.
@@ -279,37 +280,36 @@ impl Poll {
         // The nodes that have a number, and those whose vote counts.
         let mut numbers: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
         for said in self.said() {
-            let (vote, counts) = match said {
-                Says::Told(vote) => (vote, true),
-                Says::Other(vote) if named.is_none() => (vote, !vote.is_of_a_waiting_node()),
-                _ => continue,
-            };
-            let (nodes, counted) = numbers.entry(vote.number).or_default();
-            *nodes += 1;
-            *counted += usize::from(counts);
+            if let Says::Has(vote) = said
+                && named.is_none_or(|named| named == vote.number)
+            {
+                let (nodes, counted) = numbers.entry(vote.number).or_default();
+                *nodes += 1;
+                *counted += usize::from(!vote.is_of_a_waiting_node());
+            }
         }
         let needed = self.quorum.needed();
         if let Some((number, _)) = numbers.iter().find(|(_, (_, counted))| *counted >= needed) {
             return Finding::Lease(*number);
         }
         let most = numbers.values().map(|(nodes, _)| *nodes).max();
-        if self.may_be_majority(most.unwrap_or(0)) {
-            Finding::Unclear
-        } else if self.how_many(|said| *said == Says::TakenOver) > 0 {
-            Finding::TakenOver
-        } else {
-            Finding::Gone
-        }
+        if self.may_be_majority(most.unwrap_or(0)) { Finding::Unclear } else { Finding::Gone }
     }
 
-    /// The votes of this number, with true if they are told.
-    pub(super) fn votes(&self, number: u64) -> impl Iterator<Item = (bool, &Vote)> {
-        let votes = self.said().filter_map(|said| match said {
-            Says::Told(vote) => Some((true, vote)),
-            Says::Other(vote) => Some((false, vote)),
+    /// The number of the lease that the token of the question has, if a majority has it.
+    pub(super) fn has(&self) -> Option<FencingToken> {
+        let Finding::Lease(number) = self.finding(None) else { return None };
+        FencingToken::from_number(number)
+    }
+
+    /// The votes of this number that count, by node.
+    pub(super) fn votes(&self, number: u64) -> impl Iterator<Item = (usize, &Vote)> {
+        self.heard().filter_map(move |(node, heard)| match heard {
+            Some(Heard { votes: true, said: Says::Has(vote), .. }) if vote.number == number => {
+                Some((node, vote))
+            }
             _ => None,
-        });
-        votes.filter(move |(_, vote)| vote.number == number)
+        })
     }
 
     /// The holder of the key on most nodes, and the number of these nodes.
@@ -406,6 +406,8 @@ mod tests {
         Finding, Heard, Holding, Outcome, Poll, Quorum, Says, Vote, majority_left, validity,
     };
     use crate::lock::error::Effect;
+    use crate::lock::lease::State;
+    use crate::lock::token::FencingToken;
 
     const fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -414,20 +416,22 @@ mod tests {
     fn held(holder: &str, left_ms: u64, number: u64) -> Says {
         let (holder, owner) = (holder.as_bytes().to_vec(), String::new());
         let held = Some(ms(500));
-        Says::Held(Holding { holder, left: Some(ms(left_ms)), number, owner, held, renewals: 0 })
+        Says::Held(Holding { holder, left: Some(ms(left_ms)), number, owner, held })
     }
 
     fn vote(number: u64, by: &str, held_ms: u64) -> Vote {
         let (by, owner, held) = (by.to_owned(), String::new(), Some(ms(held_ms)));
-        Vote { number, by, left: ms(900), ttl: ms(1_000), renewals: 0, owner, held }
+        Vote { number, by, left: ms(900), ttl: ms(1_000), state: State::New, owner, held }
     }
 
+    const YES: Says = Says::Yes(ms(1_000));
+
     fn told(number: u64) -> Says {
-        Says::Told(vote(number, "-", 100))
+        Says::Has(vote(number, "-", 100))
     }
 
     fn open(number: u64) -> Says {
-        Says::Other(vote(number, "7", 100))
+        Says::Has(vote(number, "7", 100))
     }
 
     fn silent() -> Says {
@@ -457,23 +461,23 @@ mod tests {
     #[test]
     fn only_fresh_votes_make_a_grant() {
         let outcome = |said: &[Says]| poll(3, said).outcome();
-        assert_eq!(outcome(&[Says::Yes, Says::Yes]), Outcome::Granted);
-        assert_eq!(outcome(&[Says::Yes, Says::Again, Says::Again]), Outcome::Again);
-        assert_eq!(outcome(&[Says::Yes, Says::Again, silent()]), Outcome::Again);
-        assert_eq!(outcome(&[Says::Yes, Says::Again, held("b", 9, 1)]), Outcome::Again);
+        assert_eq!(outcome(&[YES, YES]), Outcome::Granted);
+        assert_eq!(outcome(&[YES, Says::Again, Says::Again]), Outcome::Again);
+        assert_eq!(outcome(&[YES, Says::Again, silent()]), Outcome::Again);
+        assert_eq!(outcome(&[YES, Says::Again, held("b", 9, 1)]), Outcome::Again);
         assert_eq!(outcome(&[Says::Again, held("b", 9, 1), held("b", 9, 1)]), Outcome::Held);
-        assert_eq!(outcome(&[Says::Yes, Says::Behind, silent()]), Outcome::Behind);
-        assert_eq!(outcome(&[Says::Yes, silent(), silent()]), Outcome::Failed);
+        assert_eq!(outcome(&[YES, Says::Behind, silent()]), Outcome::Behind);
+        assert_eq!(outcome(&[YES, silent(), silent()]), Outcome::Failed);
     }
 
     #[test]
     fn a_split_vote_is_not_a_lease_of_somebody_else() {
-        assert_eq!(poll(2, &[Says::Yes, held("b", 100, 1)]).outcome(), Outcome::Split);
+        assert_eq!(poll(2, &[YES, held("b", 100, 1)]).outcome(), Outcome::Split);
         assert_eq!(poll(3, &[held("b", 100, 1), held("b", 90, 1)]).outcome(), Outcome::Held);
-        let three = [Says::Yes, held("b", 1, 1), held("c", 1, 1)];
+        let three = [YES, held("b", 1, 1), held("c", 1, 1)];
         assert_eq!(poll(3, &three).outcome(), Outcome::Split);
         // The silent node may be b's as well.
-        assert_eq!(poll(3, &[Says::Yes, held("b", 1, 1), silent()]).outcome(), Outcome::Held);
+        assert_eq!(poll(3, &[YES, held("b", 1, 1), silent()]).outcome(), Outcome::Held);
     }
 
     #[test]
@@ -499,29 +503,35 @@ mod tests {
         let named = |said: &[Says]| poll(3, said).finding(Some(5));
         assert_eq!(named(&[told(5), told(5), open(7)]), Finding::Lease(5));
         assert_eq!(named(&[told(5), open(7), open(7)]), Finding::Gone, "it is another lease");
-        assert_eq!(named(&[told(5), Says::TakenOver, Says::TakenOver]), Finding::TakenOver);
+        let has = |said: &[Says]| poll(3, said).has().map(FencingToken::number);
+        assert_eq!(has(&[told(5), open(7), open(7)]), Some(7));
+        assert_eq!(has(&[told(5), open(7), silent()]), None);
     }
 
     #[test]
     fn a_vote_of_a_node_that_waited_makes_no_majority() {
-        let waited = Says::Other(vote(5, "?7", 100));
+        let waited = Says::Has(vote(5, "?7", 100));
         assert_eq!(poll(3, &[open(5), waited.clone(), Says::Free]).finding(None), Finding::Unclear);
         assert_eq!(poll(3, &[open(5), open(5), waited]).finding(None), Finding::Lease(5));
     }
 
     #[test]
     fn only_a_young_vote_with_a_greater_number_is_left_to_its_attempt() {
-        let unsettled = |said: Says| Heard { votes: true, highest: 9, said }.unsettled(5, 0);
+        let unsettled = |said: Says| {
+            Heard { votes: true, highest: 9, said }.unsettled(5, (State::New, ms(1_000)))
+        };
         let said = |text: &str| Some(text.to_owned());
         assert_eq!(unsettled(Says::Free), said("9 0 -"));
         assert_eq!(unsettled(open(4)), said("9 4 7"));
         assert_eq!(unsettled(open(5)), said("9 5 7"));
-        assert_eq!(unsettled(Says::Other(vote(7, "7", 799))), None);
-        assert_eq!(unsettled(Says::Other(vote(7, "7", 801))), said("9 7 7"));
-        assert_eq!(unsettled(Says::Other(vote(7, "-", 801))), None, "it is told");
+        assert_eq!(unsettled(Says::Has(vote(7, "7", 799))), None);
+        assert_eq!(unsettled(Says::Has(vote(7, "7", 801))), said("9 7 7"));
+        assert_eq!(unsettled(Says::Has(vote(7, "-", 801))), None, "it is told");
         assert_eq!(unsettled(told(5)), None);
-        let missed = Heard { votes: true, highest: 9, said: told(5) }.unsettled(5, 1);
-        assert_eq!(missed, said(""), "it has missed a renewal");
+        for missed in [(State::Heard, ms(1_000)), (State::New, ms(1_001))] {
+            let heard = Heard { votes: true, highest: 9, said: told(5) };
+            assert_eq!(heard.unsettled(5, missed), said("9 5 -"), "{missed:?}");
+        }
     }
 
     #[test]
@@ -529,7 +539,7 @@ mod tests {
         let left = |said: &[Says]| poll(3, said).left();
         let [long, short, mid] = [300, 100, 200].map(|left| held("b", left, 1));
         assert_eq!(left(&[long.clone(), short, mid.clone()]), Some(ms(200)));
-        assert_eq!(left(&[long.clone(), Says::Yes, mid.clone()]), Some(ms(200)));
+        assert_eq!(left(&[long.clone(), YES, mid.clone()]), Some(ms(200)));
         assert_eq!(left(&[long, mid]), Some(ms(300)));
     }
 

@@ -1,4 +1,4 @@
-//! Rules 9 and 10: releases on several nodes. All are asked; of a lease that has ended, those that
+//! Rule 10: releases on several nodes. All are asked; of a lease that has ended, those that
 //! did not know it are told.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Owner, Renewals};
+use crate::lock::lease::{Holder, Owner};
 use crate::lock::slots::Share;
 use crate::lock::store::{Ended, Target};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -43,7 +43,7 @@ impl Poll {
                 Some((Says::Ended(..), _)) => up += 1,
                 None | Some((Says::Silent(_), _)) => silent += 1,
                 Some((_, false)) => waits += 1,
-                Some((Says::Done, true)) => others += 1,
+                Some((Says::Has(_), true)) => others += 1,
                 Some(_) => (),
             }
         }
@@ -82,7 +82,7 @@ impl Poll {
 }
 
 impl RedlockStore {
-    /// Rule 9: gives up what the target's token has of the key, on all nodes.
+    /// Rule 10: gives up what the target's token has of the key, on all nodes.
     ///
     /// Returns when all nodes have answered, or are too late to act.
     pub(super) async fn release_all(&self, of: &Target) -> Result<Ended, StoreError> {
@@ -114,7 +114,7 @@ impl RedlockStore {
             }
             Given::Nothing => {
                 self.tell_silent(of, &poll);
-                Ok(Ended::Nothing)
+                Ok(Ended::Nothing(of.number.and_then(|_| poll.has())))
             }
             Given::Part => {
                 let reason = "a part of a claim was given up: ask again";
@@ -135,7 +135,7 @@ impl RedlockStore {
     async fn release_once(&self, of: &Target) -> Poll {
         let (patience, number) = (self.rules.node_timeout, of.number.map(FencingToken::number));
         let until = self.deadline(patience);
-        let args = release_args(of.token.expose(), number, false, &of.only.renewals());
+        let args = release_args(of.token.expose(), number, false);
         let question = self.nodes.question(&RELEASE, &of.key, args, patience).until(until);
         self.nodes.poll(&question, Poll::complete).await
     }
@@ -161,8 +161,7 @@ impl RedlockStore {
         let known = heard().filter(|heard| heard.votes).map(|heard| heard.highest).min();
         let question = match (of.number.map(FencingToken::number), known) {
             (Some(named), _) => {
-                let kept = of.only.renewals();
-                let args = release_args(of.token.expose(), Some(named), false, &kept);
+                let args = release_args(of.token.expose(), Some(named), false);
                 self.at_any_time(&of.key, args)
             }
             (None, Some(known)) if known > 0 => self.ended(of, known),
@@ -172,10 +171,9 @@ impl RedlockStore {
         self.cleanup.owe(silent, self.rules.longest_lease.as_duration());
     }
 
-    /// The question that ends all that a token has up to the number of a lease that has ended, but
-    /// for what was renewed since the keeper's last word.
+    /// The question that ends all that a token has up to the number of a lease that has ended.
     pub(super) fn ended(&self, of: &Target, number: u64) -> Question {
-        let args = release_args(of.token.expose(), Some(number), true, &of.only.renewals());
+        let args = release_args(of.token.expose(), Some(number), true);
         self.at_any_time(&of.key, args)
     }
 
@@ -190,7 +188,7 @@ impl RedlockStore {
         key: &LockKey,
         token: &LeaseToken,
     ) -> Result<Ended, StoreError> {
-        let args = release_args(token.expose(), None, false, "");
+        let args = release_args(token.expose(), None, false);
         self.until_it_cannot_act(&self.at_any_time(key, args)).await
     }
 
@@ -211,7 +209,7 @@ impl RedlockStore {
         for _ in 0..UNDO_TRIES {
             left = self.cleanup.once(left).await;
             if left.is_empty() {
-                return Ok(Ended::Nothing);
+                return Ok(Ended::Nothing(None));
             }
             sleep(patience * 2).await;
         }
@@ -219,7 +217,7 @@ impl RedlockStore {
             return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
         }
         self.cleanup.owe(left, self.rules.longest_lease.as_duration());
-        Ok(Ended::Nothing)
+        Ok(Ended::Nothing(None))
     }
 
     /// Rule 10: ends the lease of the key, only the one `named`, if given, on all nodes: what the
@@ -237,7 +235,7 @@ impl RedlockStore {
         // A value that is no text is that of a direct Redis client.
         let whose = String::from_utf8(lease.holder.clone()).unwrap_or_default();
         let number = named.or_else(|| looks.number_of(&lease));
-        let args = release_args(&whose, number, false, "");
+        let args = release_args(&whose, number, false);
         let ends =
             self.nodes.question(&RELEASE, key, args, patience).until(self.deadline(patience));
         let ended = self.answered(verb, &ends).await?;
@@ -259,27 +257,10 @@ impl RedlockStore {
         }
         Ok(poll)
     }
-
-    /// Returns true if the lease of a keeper was renewed, or is another one by now. A majority tells
-    /// of a renewal; a single node that missed it must not give up the others' lease.
-    pub(super) async fn was_renewed(
-        &self,
-        of: &Target,
-        renewals: Renewals,
-    ) -> Result<bool, StoreError> {
-        let look = self.nodes.look(&of.key, self.rules.node_timeout);
-        let votes = self.answered(Verb::LetGo, &look).await?;
-        let number = of.number.map_or(0, FencingToken::number);
-        let mine = || votes.of_holder(of.token.expose().as_bytes());
-        let later = |one: &&Holding| one.renewals > renewals.number() || one.number != number;
-        let unchanged = mine().filter(|one| !later(one)).count();
-        Ok(unchanged < self.quorum().needed() && mine().any(|one| later(&one)))
-    }
 }
 
-fn release_args(token: &str, number: Option<u64>, has_ended: bool, kept: &str) -> Vec<String> {
-    let has_ended = or_empty(has_ended.then_some(1));
-    vec![token.to_owned(), or_empty(number), has_ended, kept.to_owned()]
+fn release_args(token: &str, number: Option<u64>, has_ended: bool) -> Vec<String> {
+    vec![token.to_owned(), or_empty(number), or_empty(has_ended.then_some(1))]
 }
 
 impl Poll {
@@ -324,13 +305,16 @@ pub(super) fn holder(lease: &Holding) -> Holder {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::Given;
     use crate::lock::error::Effect;
-    use crate::store::redlock::poll::{Heard, Holding, Poll, Quorum, Says};
+    use crate::lock::lease::State;
+    use crate::store::redlock::poll::{Heard, Holding, Poll, Quorum, Says, Vote};
 
     fn holding(holder: &str, number: u64) -> Holding {
         let (holder, owner) = (holder.as_bytes().to_vec(), String::new());
-        Holding { holder, left: None, number, owner, held: None, renewals: 0 }
+        Holding { holder, left: None, number, owner, held: None }
     }
 
     #[test]
@@ -364,12 +348,15 @@ mod tests {
 
     #[test]
     fn a_lease_that_a_minority_gave_up_is_neither_a_lease_nor_nothing() {
+        let (by, owner, left) = ("-".to_owned(), String::new(), Duration::ZERO);
+        let (number, ttl, state, held) = (9, left, State::New, None);
+        let later = Vote { number, by, left, ttl, state, owner, held };
         let given = |ended: &[u64], waits: usize, silent: usize, others: usize| {
             let mut poll = Poll::new(Quorum::of(5));
             let ended = ended.iter().map(|number| (true, Says::Ended(*number, String::new())));
             let waits = std::iter::repeat_n((false, Says::Free), waits);
             let silent = std::iter::repeat_n((false, Says::Silent(Effect::Unknown)), silent);
-            let others = std::iter::repeat_n((true, Says::Done), others);
+            let others = std::iter::repeat_n((true, Says::Has(later.clone())), others);
             let free = std::iter::repeat((true, Says::Free));
             let all = ended.chain(waits).chain(silent).chain(others).chain(free).take(5);
             for (node, (votes, said)) in all.enumerate() {
