@@ -14,6 +14,7 @@ use crate::lock::lease::{Grant, Holder};
 use crate::lock::slots::{Share, Slots};
 use crate::lock::store::Guarantees;
 use crate::lock::time::millis_down;
+use crate::lock::token::FencingToken;
 
 pub(crate) use crate::wire::status::{ListBody, StatusBody, WaiterBody};
 pub(crate) use crate::wire::terraform::LockInfo;
@@ -80,7 +81,7 @@ pub(crate) enum EventBody<'a> {
     Alive { ttl_ms: u64 },
     /// The lease is lost.
     Lost {
-        /// `expired`, `max_hold`, `released`, `forced`, `taken_over` or `revoked`.
+        /// `expired`, `max_hold`, `released`, `forced`, `replaced` or `revoked`.
         reason: &'static str,
     },
     /// The wait timed out.
@@ -92,6 +93,8 @@ pub(crate) enum EventBody<'a> {
         code: Code,
         #[serde(skip_serializing_if = "Option::is_none")]
         outcome: Option<&'static str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fencing_token: Option<u64>,
     },
 }
 
@@ -105,15 +108,26 @@ impl<'a> EventBody<'a> {
             HoldEvent::Lost(why) => Self::Lost { reason: why.name() },
             HoldEvent::TimedOut => Self::Timeout,
             HoldEvent::Draining => Self::Draining,
-            HoldEvent::Cancelled => Self::Failed { code: Code::WaitCancelled, outcome: None },
+            HoldEvent::Cancelled => Self::failed(Code::WaitCancelled),
+            HoldEvent::Superseded => Self::failed(Code::Superseded),
+            HoldEvent::Mine(number) => Self::Failed {
+                code: Code::LockHeld,
+                outcome: None,
+                fencing_token: number.map(FencingToken::number),
+            },
             HoldEvent::Failed(error) => Self::Failed {
                 code: Code::StoreUnavailable,
                 outcome: Some(match error.effect {
                     Effect::None => "not_acquired",
                     Effect::Earlier | Effect::Unknown => "unknown",
                 }),
+                fencing_token: None,
             },
         }
+    }
+
+    fn failed(code: Code) -> Self {
+        Self::Failed { code, outcome: None, fencing_token: None }
     }
 }
 
@@ -205,6 +219,7 @@ pub(crate) enum Code {
     LockHeld,
     LockLost,
     WaitCancelled,
+    Superseded,
     TooManyWaiters,
     QuotaExceeded,
     StoreUnavailable,
@@ -230,6 +245,7 @@ impl Code {
             Self::LockHeld => ("lock_held", 409, "The lock is held"),
             Self::LockLost => ("lock_lost", 409, "The lease is lost"),
             Self::WaitCancelled => ("wait_cancelled", 409, "The claim was released"),
+            Self::Superseded => ("superseded", 409, "A newer request waits"),
             Self::TooManyWaiters => ("too_many_waiters", 429, "Too many waiting requests"),
             Self::QuotaExceeded => ("quota_exceeded", 429, "The API key's quota is used up"),
             Self::StoreUnavailable => ("store_unavailable", 503, "The store is unavailable"),
@@ -292,6 +308,8 @@ pub(crate) struct More {
     pub(crate) holders: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slots: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mine: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]

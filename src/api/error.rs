@@ -14,6 +14,7 @@ use crate::lock::key::InvalidKey;
 use crate::lock::lease::{LockStatus, Sharers};
 use crate::lock::slots::Slots;
 use crate::lock::time::{TtlBounds, millis_down, millis_up, shortest};
+use crate::lock::token::FencingToken;
 use crate::wire::{Code, More, Problem};
 
 /// The most characters of a key in a detail, to keep it readable in narrow logs.
@@ -92,30 +93,44 @@ impl ApiError {
         Self::new(Code::QuotaExceeded, detail).header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// A key with another holder.
+    /// A key with another holder, or a lease of the token's own that the request does not repeat.
     pub(super) fn held(status: &LockStatus, waited: Duration) -> Self {
         let state = state(status);
         let holder = status.holder.clone().unwrap_or_default();
-        let shown = shown(status.key.as_str());
+        let (shown, is_mine) = (shown(status.key.as_str()), status.mine == Some(true));
         let more = More {
-            retry_after_ms: holder.left.map(millis_up),
+            retry_after_ms: holder.left.filter(|_| !is_mine).map(millis_up),
             owner: holder.owner.map(|owner| owner.to_string()),
             held_ms: holder.held.map(millis_down),
             waited_ms: Some(millis_down(waited)),
             waiters: Some(status.waiters),
             holders: status.sharers.as_ref().map(|all| all.holders),
             slots: status.sharers.as_ref().map(|all| all.slots.limit()),
-            mine: status.mine.filter(|mine| *mine),
+            fencing_token: holder.fencing_token.filter(|_| is_mine).map(FencingToken::number),
+            mine: is_mine.then_some(true),
             ..More::default()
         };
-        let seconds = holder.left.map_or(1, |left| millis_up(left).div_ceil(1_000).max(1));
+        let left = holder.left.filter(|_| !is_mine);
+        let seconds = left.map_or(1, |left| millis_up(left).div_ceil(1_000).max(1));
         Self::with(Code::LockHeld, format!("'{shown}' is {state}"), more)
             .header(RETRY_AFTER, seconds.into())
     }
 
-    /// A lease that the token no longer holds, of a key that may have a `max_hold`.
-    pub(super) fn lost(max_hold: Option<Duration>) -> Self {
+    /// A lease that a stream keeps, and alone refreshes.
+    pub(super) fn kept(number: FencingToken) -> Self {
+        let (mine, fencing_token) = (Some(true), Some(number.number()));
+        let detail = "a stream keeps this lease, and refreshes it alone";
+        Self::with(Code::LockHeld, detail, More { mine, fencing_token, ..More::default() })
+    }
+
+    /// A lease that the token no longer holds, of a key that may have a `max_hold`. The token may
+    /// have the one of this number.
+    pub(super) fn lost(max_hold: Option<Duration>, number: Option<FencingToken>) -> Self {
         let detail = match max_hold {
+            _ if number.is_some() => {
+                "the named lease is lost; this token has the lease of another `fencing_token`"
+                    .to_owned()
+            }
             None => "the lease is lost; work done under it may have overlapped with another holder"
                 .to_owned(),
             Some(most) => format!(
@@ -123,7 +138,8 @@ impl ApiError {
                  another's"
             ),
         };
-        Self::new(Code::LockLost, detail)
+        let fencing_token = number.map(FencingToken::number);
+        Self::with(Code::LockLost, detail, More { fencing_token, ..More::default() })
     }
 
     /// The same error with more in its detail.
@@ -144,7 +160,11 @@ impl ApiError {
 /// Why nobody else gets a key, for people.
 fn state(status: &LockStatus) -> String {
     if status.mine == Some(true) {
-        return "held by your own lease: name its `fencing_token` to change its share".to_owned();
+        let number = status.holder.as_ref().and_then(|own| own.fencing_token);
+        let named = number.map_or_else(String::new, |number| {
+            format!(": send fencing_token={number} to replace it")
+        });
+        return format!("held by your own lease{named}");
     }
     let Some(holder) = &status.holder else {
         let free = if status.waiters > 0 { "free, but others come first" } else { "free by now" };
@@ -192,6 +212,13 @@ impl From<LockError> for ApiError {
                 let detail = "the claim was released while it waited; nothing is held";
                 return Self::with(Code::WaitCancelled, detail, more)
                     .header(RETRY_AFTER, HeaderValue::from_static("0"));
+            }
+            LockError::Superseded(waited) => {
+                let more = More { waited_ms: Some(millis_down(waited)), ..More::default() };
+                let detail =
+                    "a newer request with this token waits now; retry if none of yours is open";
+                return Self::with(Code::Superseded, detail, more)
+                    .header(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             LockError::Store(error) => error,
         };

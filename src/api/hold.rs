@@ -15,13 +15,14 @@ use crate::api::App;
 use crate::api::edge::streamed;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
-use crate::api::locks::{counted, names_no_lease};
+use crate::api::locks::{counted, names_no_lease, permit};
 use crate::api::options::{Known, Options};
 use crate::api::quotas::Kind;
 use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::lock::error::LockError;
-use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish};
+use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish, TimedOut};
+use crate::lock::lease::Claim;
 use crate::lock::permit::Permit;
 use crate::metrics::{Counted, Counting, Unanswered};
 use crate::wire::EventBody;
@@ -41,30 +42,31 @@ pub(super) async fn hold(
     request: Request,
 ) -> Result<Response, ApiError> {
     call.allow(RIGHT)?;
+    let timed_out = request.extensions().get::<TimedOut>().cloned().unwrap_or_default();
     let options = Options::read(request, &app.limits, HOLD).await?;
     let (patience, linger) = (options.endless_wait()?, options.linger()?);
-    let claim = options.claim(&app, &call.key)?;
+    let claim = Claim { kept: true, ..options.claim(&app, &call.key)? };
     let full = LockError::TooManyWaiters("this instance has too many hold streams");
-    let permit = app.quotas.permit(&call.caller, Kind::Stream)?;
     let waits = patience != Some(Duration::ZERO);
-    let waiter = waits.then(|| app.quotas.permit(&call.caller, Kind::Waiter)).transpose()?;
+    let stream = permit(&app, &call, &claim, Kind::Stream)?;
+    let waiter = waits.then(|| permit(&app, &call, &claim, Kind::Waiter)).transpose()?;
     let claim = counted(&app, &call.caller, claim).await?;
     let room = app.hold_streams.clone().try_acquire_owned().map_err(|_| full)?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "hold");
     record.holder.owner = claim.owner.clone();
     let _answering = app.locks.answering(&claim);
-    match app.locks.hold(HoldWish { claim, patience, linger }).await {
+    match app.locks.hold(HoldWish { claim, patience, linger, timed_out }).await {
         Ok(HoldStart::Held(status)) => {
             record.end("held");
             Err(ApiError::held(&status, Duration::ZERO))
         }
-        Ok(HoldStart::Lost) => {
+        Ok(HoldStart::Lost(number)) => {
             record.end("lost");
-            Err(names_no_lease(&app, &call))
+            Err(names_no_lease(&app, &call, number))
         }
         Ok(HoldStart::Hold(hold)) => {
             let waiter = waiter.map(|permit| (permit, app.metrics.in_line()));
-            let open = (app.metrics.hold_stream(), room, permit);
+            let open = (app.metrics.hold_stream(), room, stream);
             let stream = Stream { hold, app, call, waiter, _open: open };
             let events = Body::from_stream(unfold(stream, Stream::next));
             let mut answer = streamed("application/x-ndjson", events);
@@ -132,6 +134,8 @@ impl Stream {
             HoldEvent::TimedOut => record.end("timed_out"),
             HoldEvent::Draining => record.end("drained"),
             HoldEvent::Cancelled => record.end("cancelled"),
+            HoldEvent::Superseded => record.end("superseded"),
+            HoldEvent::Mine(_) => record.end("held"),
             HoldEvent::Failed(_) => record.end("error"),
         }
     }

@@ -18,7 +18,8 @@ use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
 use crate::lock::lease::{Acquired, Claim, Grant, Origin};
-use crate::lock::store::{Ended, Target};
+use crate::lock::permit::Permit;
+use crate::lock::store::{Ended, Renewed, Target};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::metrics::Counted;
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
@@ -53,7 +54,7 @@ pub(super) async fn acquire(
     let (patience, cut) = options.wait(app.limits.max_wait)?;
     let claim = options.claim(&app, &call.key)?;
     let waits = !patience.is_zero();
-    let _permit = waits.then(|| app.quotas.permit(&call.caller, Kind::Waiter)).transpose()?;
+    let _permit = waits.then(|| permit(&app, &call, &claim, Kind::Waiter)).transpose()?;
     match claim_key(&app, &call, claim, patience).await? {
         Acquired::Granted(grant) => {
             let location = [(LOCATION, key_path(&call.key))];
@@ -64,7 +65,7 @@ pub(super) async fn acquire(
             let held = ApiError::held(&status, waited);
             Err(if cut { held.saying("; the wait was cut to the longest allowed") } else { held })
         }
-        Acquired::Lost => Err(names_no_lease(&app, &call)),
+        Acquired::Lost(number) => Err(names_no_lease(&app, &call, number)),
     }
 }
 
@@ -81,20 +82,24 @@ pub(super) async fn refresh(
     let record = Record::of(&app, &call, Counted::Refresh, "refresh");
     let refreshed = app.locks.refresh(Target::of(&call.key, &token, named), ttl).await;
     match refreshed.map_err(|error| record.failed(error))? {
-        Some(lease) => {
+        Renewed::Lease(lease) => {
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
-        None => {
+        Renewed::Kept(number) => {
+            record.end("held");
+            Err(ApiError::kept(number))
+        }
+        Renewed::Lost(number) => {
             record.end("lost");
-            Err(lost(&app, &call))
+            Err(lost(&app, &call, number))
         }
     }
 }
 
-/// The error of a lease that the token does not have.
-fn lost(app: &App, call: &KeyCall) -> ApiError {
-    ApiError::lost(app.locks.leases().max_hold(&call.key))
+/// The error of a lease that the token does not have, but maybe the one of this number.
+fn lost(app: &App, call: &KeyCall, number: Option<FencingToken>) -> ApiError {
+    ApiError::lost(app.locks.leases().max_hold(&call.key), number)
 }
 
 /// `DELETE /locks/{key}`: releases a lease.
@@ -155,8 +160,8 @@ pub(super) async fn list(
 }
 
 /// The error of a claim that names a lease which its token does not have.
-pub(super) fn names_no_lease(app: &App, call: &KeyCall) -> ApiError {
-    let mut lost = lost(app, call);
+pub(super) fn names_no_lease(app: &App, call: &KeyCall, number: Option<FencingToken>) -> ApiError {
+    let mut lost = lost(app, call, number);
     lost.problem.more.waited_ms = Some(0);
     lost
 }
@@ -186,7 +191,7 @@ pub(super) async fn claim_key(
         Ok(Acquired::Held(_, waited)) => {
             record.end(if waited.is_zero() { "held" } else { "timed_out" });
         }
-        Ok(Acquired::Lost) => record.end("lost"),
+        Ok(Acquired::Lost(_)) => record.end("lost"),
         Err(_) => (),
     }
     acquired.map_err(|error| record.failed(error))
@@ -211,10 +216,23 @@ pub(super) async fn give_up(
             record.end("place");
             Ok(())
         }
-        Ended::Nothing => {
+        Ended::Nothing(number) => {
             record.end("lost");
-            Err(ApiError::lost(None))
+            Err(ApiError::lost(None, number))
         }
+    }
+}
+
+/// A permit for a request of a claim: one more, or in place of the one that waits and ends.
+pub(super) fn permit(
+    app: &App,
+    call: &KeyCall,
+    claim: &Claim,
+    kind: Kind,
+) -> Result<Option<Permit>, ApiError> {
+    match app.quotas.permit(&call.caller, kind) {
+        Err(_) if app.locks.is_in_line(claim) => Ok(app.quotas.request_anyway(&call.caller, kind)),
+        permit => permit,
     }
 }
 
@@ -226,7 +244,8 @@ pub(super) async fn counted(app: &App, caller: &Caller, claim: Claim) -> Result<
     let permit = match app.quotas.permit(caller, Kind::Lease) {
         Err(full) => {
             // Another instance may have granted it, or this one before it was started.
-            let is_no_more = leases.one_makes_way(&claim, &app.quotas.leases(name))
+            let is_no_more = app.locks.is_in_line(&claim)
+                || leases.one_makes_way(&claim, &app.quotas.leases(name))
                 || claim.origin == Origin::Client && app.locks.has_lease(&claim).await?;
             if !is_no_more {
                 return Err(full);

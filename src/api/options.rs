@@ -25,7 +25,7 @@ use crate::lock::time::{Ttl, TtlBounds, millis_down, parse_duration};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
-/// Long enough to reconnect and take the lease over, short enough to wait out.
+/// Long enough to reconnect and resume, short enough to wait out.
 const MAX_LINGER_MS: u64 = 60_000;
 
 /// Some Windows programs write it before JSON.
@@ -148,8 +148,8 @@ impl Options {
         };
         let ttl = self.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
         let (owner, slots) = (self.owner()?, self.slots(app.locks.guarantees().most_slots)?);
-        let (named, permit) = (self.fencing_token()?, None);
-        Ok(Claim { key: key.clone(), token, origin, ttl, owner, slots, named, permit })
+        let (kept, named, permit) = (false, self.fencing_token()?, None);
+        Ok(Claim { key: key.clone(), token, origin, ttl, owner, slots, kept, named, permit })
     }
 
     /// The slots, if the request names some.

@@ -70,6 +70,11 @@ impl Quotas {
         self.leases(name).permit(usize::MAX)
     }
 
+    /// A permit for a request that takes the place of another one.
+    pub(super) fn request_anyway(&self, caller: &Caller, kind: Kind) -> Option<Permit> {
+        self.of(caller.counted_as()?, kind).1.permit(usize::MAX)
+    }
+
     /// The count of an API key's leases.
     pub(super) fn leases(&self, name: &CallerName) -> Count {
         self.of(name, Kind::Lease).1

@@ -59,6 +59,7 @@ impl<'a> Record<'a> {
         self.app.pulse.failed(&error);
         self.end(match error {
             LockError::WaitCancelled(_) => "cancelled",
+            LockError::Superseded(_) => "superseded",
             _ => "error",
         });
         error.into()

@@ -59,8 +59,8 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
     }
     let owner = LockInfo::owner(text(&members, "Who")?, text(&members, "Operation")?);
     let (key, ttl) = (call.key.clone(), app.ttl.max);
-    let (origin, slots, named, permit) = (Origin::Client, None, None, None);
-    let claim = Claim { key, token, origin, ttl, owner, slots, named, permit };
+    let (origin, slots, kept, named, permit) = (Origin::Client, None, false, None, None);
+    let claim = Claim { key, token, origin, ttl, owner, slots, kept, named, permit };
     match locks::claim_key(app, call, claim, Duration::ZERO).await? {
         Acquired::Granted(_) | Acquired::Again(_) => Ok(()),
         Acquired::Held(status, waited) => {
@@ -70,7 +70,7 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
             held.problem.more.lock_info = Some(Box::new(info));
             Err(held)
         }
-        Acquired::Lost => Err(locks::names_no_lease(app, call)),
+        Acquired::Lost(number) => Err(locks::names_no_lease(app, call, number)),
     }
 }
 

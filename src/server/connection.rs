@@ -164,7 +164,9 @@ fn answer(
         if !HEALTH.contains(&request.uri().path()) {
             guest.is_seated().await;
         }
-        let answer = api.answer(request.map(Body::new), guest.peer).await;
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(guest.timed_out.clone());
+        let answer = api.answer(request, guest.peer).await;
         Ok(match answer.body().size_hint().exact() {
             Some(_) => answer,
             // A stream is under way until it ends.

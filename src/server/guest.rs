@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::lock::hold::TimedOut;
 use crate::server::head::Head;
 
 pub(super) struct Guest {
@@ -18,6 +19,8 @@ pub(super) struct Guest {
     seated: Notify,
     /// Tells the connection to leave.
     pub(super) dismissed: Notify,
+    /// Set once the connection was given up because the client fell silent.
+    pub(super) timed_out: TimedOut,
 }
 
 struct State {
@@ -37,8 +40,8 @@ impl Guest {
     pub(super) fn new(peer: IpAddr) -> Arc<Self> {
         let came = Instant::now();
         let state = Mutex::new(State { has_place: false, idle_since: Some(came), head: None });
-        let (seated, dismissed) = (Notify::new(), Notify::new());
-        Arc::new(Self { peer: peer.to_canonical(), came, state, seated, dismissed })
+        let (seated, dismissed, timed_out) = Default::default();
+        Arc::new(Self { peer: peer.to_canonical(), came, state, seated, dismissed, timed_out })
     }
 
     /// The network of the client's machine: with IPv6 the 64-bit prefix.

@@ -78,6 +78,15 @@ pub(super) fn sending(socket: &Socket, context: &mut Context<'_>) -> Sending {
     }
 }
 
+/// The error that has broken a connection, if one has.
+pub(super) fn broken(socket: &Socket) -> Option<io::Error> {
+    match socket {
+        Either::Left(stream) => SockRef::from(stream).take_error(),
+        Either::Right(stream) => SockRef::from(stream).take_error(),
+    }
+    .unwrap_or_default()
+}
+
 /// Has a peer that vanished noticed, and small answers sent at once.
 pub(super) fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, sleep_until};
 
 use crate::server::guest::Guest;
-use crate::server::socket::{LEAST_SENT, Sending, sending};
+use crate::server::socket::{LEAST_SENT, Sending, broken, sending};
 use crate::server::tls::{Transport, socket};
 
 /// The interval of looks for the end behind bytes that a client has sent ahead.
@@ -19,6 +19,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The time in which a client that blocks sending has to take [`LEAST_SENT`].
 const SEND_TIME: Duration = Duration::from_secs(10);
+
+/// The errors of a connection that the client closed.
+const CLOSED: [io::ErrorKind; 4] = [
+    io::ErrorKind::BrokenPipe,
+    io::ErrorKind::ConnectionAborted,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::UnexpectedEof,
+];
 
 /// A stream that closes four gaps of hyper. hyper has one timer for a head and the silence before
 /// it, but only the silence may be long. If it reads a request and the end at once, it drops the
@@ -73,9 +81,21 @@ impl Timed {
                 }
             }
             Sending::Ended if has_read => context.waker().wake_by_ref(),
-            Sending::Ended => return true,
+            Sending::Ended => {
+                if let Some(error) = broken(socket(&self.stream)) {
+                    self.note(&error);
+                }
+                return true;
+            }
         }
         false
+    }
+
+    /// Notes why the connection broke: its client closed it, unless it fell silent.
+    fn note(&self, error: &io::Error) {
+        if !CLOSED.contains(&error.kind()) {
+            self.guest.timed_out.set();
+        }
     }
 
     /// Fails if a write is blocked and the client has taken too little in the time limit.
@@ -84,6 +104,9 @@ impl Timed {
         context: &mut Context<'_>,
         polled: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &polled {
+            self.note(error);
+        }
         if polled.is_ready() {
             return polled;
         }
@@ -91,6 +114,7 @@ impl Timed {
         let stall = self.stall.get_or_insert_with(anew);
         while stall.timer.as_mut().poll(context).is_ready() {
             if stall.sent < LEAST_SENT {
+                self.guest.timed_out.set();
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             *stall = anew();
@@ -107,6 +131,9 @@ impl AsyncRead for Timed {
     ) -> Poll<io::Result<()>> {
         let filled = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let Poll::Ready(Err(error)) = &polled {
+            self.note(error);
+        }
         let read = &buffer.filled()[filled..];
         self.has_read |= !read.is_empty();
         if !self.guest.is_busy() {
