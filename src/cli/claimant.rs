@@ -21,6 +21,12 @@ use crate::wire::Code;
 /// The pause between failed attempts.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
 
+/// The pause after a request that a newer one of its claim has superseded.
+const SUPERSEDED_PAUSE: Duration = Duration::from_secs(1);
+
+/// So many requests of a claim are superseded only if another program has its token.
+const MOST_SUPERSEDED: u32 = 3;
+
 /// The longest wait of one request: the service's default limit.
 const SLICE: Duration = Duration::from_secs(25);
 
@@ -109,10 +115,9 @@ impl Claimant {
         began: Moment,
         wait: Option<Duration>,
     ) -> Result<(Moment, Granted), Failure> {
-        let mut patience = SILENCE_AT_FIRST;
-        let mut silent_since = None;
+        let (mut patience, mut silent_since) = (SILENCE_AT_FIRST, None);
         // A lease may exist whose answer was lost or came too late.
-        let mut unsure = false;
+        let (mut unsure, mut superseded) = (false, 0);
         let why = loop {
             let left = || wait.map_or(SLICE, |wait| began.after(wait).left());
             let slice = left().min(SLICE);
@@ -145,8 +150,14 @@ impl Claimant {
                     continue;
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is(Code::WaitCancelled) => {
-                    let why = format!("the claim on '{}' was released while it waited", self.key);
-                    break Failure { code: exit::LOST, why };
+                    break self.lost("was released while it waited");
+                }
+                Err(ClientError::Refused(refusal)) if refusal.is(Code::Superseded) => {
+                    superseded += 1;
+                    match self.superseded(superseded, sent).await {
+                        Some(failure) => break failure,
+                        None => continue,
+                    }
                 }
                 Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
                     // A gateway may have passed the request on before it refused.
@@ -178,6 +189,20 @@ impl Claimant {
             self.leave().await;
         }
         Err(why)
+    }
+
+    /// Waits after a request that was superseded: an earlier one of this claim may have arrived late.
+    /// Fails once it was superseded so often that another program has to have its token.
+    async fn superseded(&self, times: u32, sent: Moment) -> Option<Failure> {
+        if times == MOST_SUPERSEDED {
+            return Some(self.lost("waits in another program, with the same token"));
+        }
+        sleep(sent.after(SUPERSEDED_PAUSE).left()).await;
+        None
+    }
+
+    fn lost(&self, why: &str) -> Failure {
+        Failure { code: exit::LOST, why: format!("the claim on '{}' {why}", self.key) }
     }
 
     /// Leaves the line and releases a lease that was granted meanwhile. Returns true if the service

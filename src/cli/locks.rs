@@ -69,7 +69,7 @@ pub(super) struct Acquire {
 
 #[derive(Args, Debug)]
 pub(super) struct Refresh {
-    /// TTL from now on; a shorter one needs --fencing-token [default: as before].
+    /// TTL from now on; the lease never ends earlier for it [default: as before].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
     #[command(flatten)]

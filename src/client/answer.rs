@@ -43,8 +43,10 @@ pub(crate) struct Refusal {
     #[serde(rename = "type")]
     urn: String,
     pub(crate) detail: String,
-    /// The token itself shares the key, and is not given more of it.
+    /// The token has a lease that the request does not repeat.
     pub(crate) mine: bool,
+    /// The number of the lease that the token has.
+    pub(crate) fencing_token: Option<u64>,
     /// The longest TTL that the service allows, if it refused a longer one.
     pub(crate) max_ttl_ms: Option<u64>,
 }

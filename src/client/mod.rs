@@ -70,7 +70,7 @@ pub(crate) struct Client {
 }
 
 /// The wishes for a lease.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Wish {
     /// The service's default if absent.
     pub(crate) ttl: Option<Ttl>,
@@ -153,10 +153,33 @@ impl Client {
         wish: &Wish,
         wait: Duration,
     ) -> Result<Granted, ClientError> {
+        let lease = LeaseId { key, token, fencing_token: None };
+        self.claim(lease, wish, wait, wait.saturating_add(ANSWER_TIME)).await
+    }
+
+    /// Replaces the lease by a new one with the TTL of the wish, which may be shorter, and with its
+    /// share.
+    pub(crate) async fn replace(
+        &self,
+        lease: LeaseId<'_>,
+        wish: &Wish,
+        patience: Duration,
+    ) -> Result<Granted, ClientError> {
+        self.claim(lease, wish, Duration::ZERO, patience).await
+    }
+
+    async fn claim(
+        &self,
+        lease: LeaseId<'_>,
+        wish: &Wish,
+        wait: Duration,
+        within: Duration,
+    ) -> Result<Granted, ClientError> {
         let mut body = json!({
             "ttl_ms": wish.ttl.map(Ttl::as_millis),
             "wait_ms": millis_down(wait),
             "owner": wish.owner.as_ref().map(Owner::as_str),
+            "fencing_token": lease.fencing_token.map(FencingToken::number),
         });
         match wish.slots {
             None => (),
@@ -164,15 +187,15 @@ impl Client {
             Some(slots) => body["slots"] = slots.number().into(),
         }
         let call = HttpCall {
-            token: Some(token),
+            token: Some(lease.token),
             body: body.to_string(),
-            within: wait.saturating_add(ANSWER_TIME),
-            ..HttpCall::new(Method::POST, key_path(key))
+            within,
+            ..HttpCall::new(Method::POST, key_path(lease.key))
         };
-        Granted::of(self.call(call).await?.1, key, token)
+        Granted::of(self.call(call).await?.1, lease.key, lease.token)
     }
 
-    /// Restarts the TTL of the lease.
+    /// Restarts the TTL of the lease, if it then ends later.
     pub(crate) async fn refresh(
         &self,
         lease: LeaseId<'_>,

@@ -12,7 +12,7 @@ use crate::cli::claimant::{Claimant, PAUSE};
 use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::cli::table::span;
-use crate::client::{ANSWER_TIME, ClientError, Granted};
+use crate::client::{ANSWER_TIME, ClientError, Granted, Wish};
 use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::FencingToken;
 use crate::platform::clock::Alarm;
@@ -222,8 +222,9 @@ impl LeaseKeeper {
                     return true;
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
-                    // An earlier attempt, whose answer was lost, may have ended it, at its time.
-                    let is_ended = again && earliest.has_come();
+                    // An earlier attempt, whose answer was lost, may have ended or replaced it.
+                    let is_replaced = refusal.fencing_token.is_some();
+                    let is_ended = again && (earliest.has_come() || is_replaced);
                     if !is_ended {
                         voice.complain(|| format!("'{key}': {GONE}"));
                     }
@@ -279,12 +280,14 @@ impl LeaseKeeper {
             sleep(earliest.left()).await;
             return client.release(id).await.map(|()| None);
         }
-        client.refresh(id, Some(rest), patience(lease.end.left())).await.map(Some)
+        // A refresh would not make it end earlier.
+        let wish = Wish { ttl: Some(rest), ..self.claimant.wish.clone() };
+        client.replace(id, &wish, patience(lease.end.left())).await.map(Some)
     }
 }
 
 /// Returns whether the `rest` of a least time is waited out before the release of a lease that is
-/// sure to last for so much time; if not, the lease is refreshed.
+/// sure to last for so much time; if not, the lease is replaced by one that ends then.
 fn is_waited_out(rest: Duration, sure: Duration) -> bool {
     rest.is_zero() || rest < SHORT_REST && rest < sure
 }
