@@ -16,7 +16,7 @@ use proptest::prop_oneof;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::conformance::{Stage, claim, key, token};
-use crate::model::said::{Said, answer, holder, lease, listed, released, status};
+use crate::model::said::{Said, answer, holder, lease, listed, released, renewed, status};
 use crate::support::{PATIENCE, eventually};
 
 /// Histories a store, and steps a history.
@@ -40,11 +40,11 @@ const SHORT: u64 = 100;
 /// A step of a history: what is done, to which of two keys, by which of four tokens.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Acquire(u8, u8, u64, Option<u64>),
+    Acquire(u8, u8, Wish),
     /// A lease that is over before the next step.
     Pass(u8, u8),
     Refresh(u8, u8, Option<u64>),
-    Wait(u8, u8, u64, Option<u64>),
+    Wait(u8, u8, Wish),
     Leave(u8, u8, Keep),
     Release(u8, u8),
     ForceRelease(u8),
@@ -54,6 +54,9 @@ enum Step {
     List,
 }
 
+/// What a claim asks for: its TTL, its slots, and whether it is a stream's.
+type Wish = (u64, Option<u64>, bool);
+
 /// What somebody does who knows one lease of a token.
 #[derive(Clone, Copy, Debug)]
 enum Act {
@@ -61,8 +64,8 @@ enum Act {
     Release,
     Keep,
     LetGo(Option<u64>),
-    /// Asks for another share.
-    Acquire(u64, Option<u64>),
+    /// Replaces it.
+    Acquire(Wish),
     TakeBack,
 }
 
@@ -78,24 +81,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             2 => Just(Some(u64::from(Slots::SHARED.number()))),
         ]
     };
+    let wish = || (long(), slots(), proptest::bool::weighted(0.3));
     let keep = || prop_oneof![Just(Keep::Place), Just(Keep::Nothing)];
     let act = prop_oneof![
         Just(Act::Refresh),
         Just(Act::Release),
         Just(Act::Keep),
         proptest::option::of(long()).prop_map(Act::LetGo),
-        (long(), slots()).prop_map(|(ttl, slots)| Act::Acquire(ttl, slots)),
-        (long(), slots()).prop_map(|(ttl, slots)| Act::Acquire(ttl, slots)),
+        wish().prop_map(Act::Acquire),
+        wish().prop_map(Act::Acquire),
         Just(Act::TakeBack),
     ];
     let step = prop_oneof![
-        5 => (key(), token(), long(), slots())
-            .prop_map(|(key, token, ttl, slots)| Step::Acquire(key, token, ttl, slots)),
+        5 => (key(), token(), wish())
+            .prop_map(|(key, token, wish)| Step::Acquire(key, token, wish)),
         1 => (key(), token()).prop_map(|(key, token)| Step::Pass(key, token)),
         3 => (key(), token(), proptest::option::of(long()))
             .prop_map(|(key, token, ttl)| Step::Refresh(key, token, ttl)),
-        9 => (key(), token(), long(), slots())
-            .prop_map(|(key, token, ttl, slots)| Step::Wait(key, token, ttl, slots)),
+        9 => (key(), token(), wish()).prop_map(|(key, token, wish)| Step::Wait(key, token, wish)),
         4 => (key(), token(), keep()).prop_map(|(key, token, keep)| Step::Leave(key, token, keep)),
         6 => (key(), token()).prop_map(|(key, token)| Step::Release(key, token)),
         1 => key().prop_map(Step::ForceRelease),
@@ -127,15 +130,15 @@ impl Both<'_> {
     async fn step(&mut self, step: Step) {
         let store = &self.stage.store;
         let (said, expected) = match step {
-            Step::Acquire(at, by, ttl, slots) => {
-                let (said, expected) = self.acquire(&self.claim(at, by, ttl, slots)).await;
+            Step::Acquire(at, by, wish) => {
+                let (said, expected) = self.acquire(&self.claim(at, by, wish)).await;
                 if !said.what.starts_with("held") {
                     self.forget_place(at, by);
                 }
                 (said, expected)
             }
             Step::Pass(at, by) => {
-                let (said, expected) = self.pass(&self.claim(at, by, SHORT, None)).await;
+                let (said, expected) = self.pass(&self.claim(at, by, (SHORT, None, false))).await;
                 if !said.what.starts_with("held") {
                     self.forget_place(at, by);
                 }
@@ -144,11 +147,11 @@ impl Both<'_> {
             Step::Refresh(at, by, ttl) => {
                 let of = Target::of(&self.key(at), &token(&by.to_string()), None);
                 let ttl = ttl.map(Ttl::from_millis);
-                let said = store.renew(&of, ttl).await.unwrap().lease();
-                (lease(said), lease(self.table.renew(&of, ttl, self.now).lease()))
+                let said = store.renew(&of, ttl).await.unwrap();
+                (renewed(said), renewed(self.table.renew(&of, ttl, self.now)))
             }
-            Step::Wait(key, token, ttl, slots) => {
-                self.wait(key, token, self.claim(key, token, ttl, slots)).await
+            Step::Wait(key, token, wish) => {
+                self.wait(key, token, self.claim(key, token, wish)).await
             }
             Step::Leave(at, by, keep) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
@@ -208,11 +211,11 @@ impl Both<'_> {
     async fn act(&mut self, act: Act, (claim, grants): (Claim, [Target; 2])) -> (Said, Said) {
         let (store, now, key, token) = (&self.stage.store, self.now, &claim.key, &claim.token);
         let [one, other] = grants.clone().map(|grant| grant.only(If::Any));
-        let [kept, other_kept] = grants.clone().map(|grant| grant.only(since_grant(&grant)));
+        let [kept, other_kept] = grants.clone().map(|grant| grant.only(If::Kept));
         match act {
             Act::Refresh => {
-                let said = store.renew(&one, None).await.unwrap().lease();
-                (lease(said), lease(self.table.renew(&other, None, now).lease()))
+                let said = store.renew(&one, None).await.unwrap();
+                (renewed(said), renewed(self.table.renew(&other, None, now)))
             }
             Act::Release => {
                 let said = store.end(&one).await.unwrap();
@@ -221,27 +224,20 @@ impl Both<'_> {
             Act::Keep => {
                 let ttl = Some(Ttl::from_millis(LONG));
                 let said = store.renew(&kept, ttl).await.unwrap();
-                (lease(said.lease()), lease(self.table.renew(&other_kept, ttl, now).lease()))
+                (renewed(said), renewed(self.table.renew(&other_kept, ttl, now)))
             }
             Act::LetGo(linger) => {
-                let [last, other_last] = [kept, other_kept].map(|kept| kept.last_word());
-                match linger.map(Ttl::from_millis) {
-                    None => {
-                        store.end(&last).await.unwrap();
-                        self.table.end(&other_last, now);
-                    }
-                    linger => {
-                        store.renew(&last, linger).await.unwrap();
-                        self.table.renew(&other_last, linger, now);
-                    }
-                }
-                let said = store.look(key, Some(token), 0).await.unwrap();
-                (status(&said), status(&self.table.look(key, (Some(token), 0), now)))
+                let [last, other_last] = [kept, other_kept].map(|kept| kept.only(If::LetGo));
+                let linger = linger.map(Ttl::from_millis);
+                let said = store.renew(&last, linger).await.unwrap();
+                (renewed(said), renewed(self.table.renew(&other_last, linger, now)))
             }
-            Act::Acquire(ttl, slots) => {
+            Act::Acquire((ttl, slots, kept)) => {
                 let (ttl, slots) = (Ttl::from_millis(ttl), slots.and_then(Slots::from_number));
-                let claims =
-                    [one, other].map(|of| Claim { ttl, slots, named: of.number, ..claim.clone() });
+                let claims = [one, other].map(|of| {
+                    let named = of.number;
+                    Claim { ttl, slots, kept, named, ..claim.clone() }
+                });
                 let said = store.ask(&claims[0], Ask::Once(None)).await.unwrap();
                 let expected = self.table.ask(&claims[1], Ask::Once(None), now, 0).unwrap();
                 self.give(&claim, [&said, &expected]);
@@ -296,9 +292,9 @@ impl Both<'_> {
         let number = both[0].lease.fencing_token.number();
         assert!(self.given.iter().all(|given| *given < number), "{number} is not new");
         self.given.push(number);
-        let grants = both.map(|Win { lease, place, by, .. }| {
-            let (origin, place, by) = (claim.origin, *place, *by);
-            let receipt = Receipt { renewals: lease.renewals, origin, place, by };
+        let grants = both.map(|Win { lease, place, replaces, by, .. }| {
+            let (origin, place, replaced, by) = (claim.origin, *place, *replaces, *by);
+            let receipt = Receipt { origin, place, replaced, by };
             let named = Some(lease.fencing_token);
             Target::of(&lease.key, &claim.token, named).only(If::Unheard(receipt))
         });
@@ -343,10 +339,10 @@ impl Both<'_> {
         key(&format!("{}/{at}", self.history))
     }
 
-    fn claim(&self, at: u8, by: u8, ttl: u64, slots: Option<u64>) -> Claim {
+    fn claim(&self, at: u8, by: u8, (ttl, slots, kept): Wish) -> Claim {
         let shares = !self.stage.store.about().guarantees.most_slots.is_alone();
         let slots = slots.filter(|_| shares).and_then(Slots::from_number);
-        Claim { slots, ..claim(&format!("{}/{at}", self.history), &by.to_string(), ttl) }
+        Claim { slots, kept, ..claim(&format!("{}/{at}", self.history), &by.to_string(), ttl) }
     }
 }
 
@@ -389,12 +385,4 @@ fn the_embedded_store_does_what_the_table_says() {
 #[test]
 fn redis_does_what_the_table_says() {
     run(Stage::redis());
-}
-
-/// The condition of a keeper that knows of no renewal since the grant.
-fn since_grant(grant: &Target) -> If {
-    match grant.only {
-        If::Unheard(receipt) => If::SameCare(receipt.renewals),
-        only => only,
-    }
 }

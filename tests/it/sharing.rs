@@ -122,8 +122,11 @@ impl World {
                         assert_eq!(status.mine, own.map(|_| true), "{who}");
                         self.is_refused(who, &claim);
                     }
-                    Answer::Gone => assert!(number.is_some() && number != own, "{who}"),
-                    waiting @ Answer::Waiting(_) => panic!("{waiting:?}"),
+                    Answer::Lost(has) => {
+                        assert!(number.is_some() && number != own, "{who}");
+                        assert_eq!(has.map(FencingToken::number), own);
+                    }
+                    other => panic!("{other:?}"),
                 }
             }
             Step::Wait(who, ttl, slots) => self.wait(who, self.claim(who, ttl, slots)),
@@ -189,27 +192,27 @@ impl World {
                 assert!(self.held.contains_key(&who), "{who} does not wait");
                 self.forget(who);
             }
-            Answer::Gone => panic!("{who} is not known elsewhere"),
+            other => panic!("{other:?}"),
         }
     }
 
-    /// A claim that is not granted has no room or stands behind another. That of a holder would
-    /// change its share without naming its lease, or has no room.
+    /// A claim that is not granted has no room or stands behind another. That of a holder asks for
+    /// another share without naming its lease, or has no room.
     fn is_refused(&self, who: u8, claim: &Claim) {
+        let wished = self.wished(who, claim);
+        let room = self.room(who, wished);
         if let Some(own) = self.held.get(&who) {
-            let changes = self.wished(who, claim) != own.slots;
-            let may = claim.named.is_some() && self.room(who, self.wished(who, claim));
-            return assert!(changes && !may, "{who} is not served");
+            let refused = if claim.named.is_some() { !room } else { wished != own.slots };
+            return assert!(refused, "{who} is not served");
         }
         let place = self.places.get(&who).copied().unwrap_or(u64::MAX);
         let ahead = self.line.range(..place).count();
-        let no_room = !self.room(who, self.wished(who, claim));
-        assert!(no_room || ahead > 0, "{who} is not served");
+        assert!(!room || ahead > 0, "{who} is not served");
     }
 
-    /// The slots of a claim: those that it names, or those of the token's lease.
+    /// The slots of a claim: those that it names, or those of the lease that it repeats.
     fn wished(&self, who: u8, claim: &Claim) -> u64 {
-        let own = self.held.get(&who).map(|one| one.slots);
+        let own = self.held.get(&who).filter(|_| claim.named.is_none()).map(|one| one.slots);
         claim.slots.map(|slots| slots.number().into()).or(own).unwrap_or(1)
     }
 
@@ -229,7 +232,8 @@ impl World {
         let number = lease.fencing_token.number();
         let before = self.held.get(&who).cloned();
         let replaced = before.as_ref().filter(|_| *fresh).map(|one| one.number);
-        assert_eq!(replaces.map(|number| number.number()), replaced);
+        assert_eq!(replaces.map(|before| before.number.number()), replaced);
+        assert_eq!(replaced.is_some(), claim.named.is_some(), "{who}");
         let slots = self.wished(who, claim);
         let changes = before.as_ref().is_some_and(|own| own.slots != slots);
         assert!(!changes || claim.named.is_some(), "{who} has another share");
@@ -246,8 +250,7 @@ impl World {
         } else {
             let before = before.expect("a lease that was told");
             assert_eq!(number, before.number);
-            let had = before.slot.filter(|_| share.slot.is_some());
-            assert!(had.is_none_or(|slot| share.slot == Some(slot)), "a slot is kept");
+            assert_eq!(share.slot, before.slot, "a slot is kept");
         }
         // What a fenced resource would see next: the write of this lease.
         if let Some(slot) = share.slot {
@@ -264,7 +267,7 @@ impl World {
         self.forget(who);
         let (asked, had) = (self.now + claim.ttl.as_millis(), self.held.get(&who));
         let (ttl, ends) = match had {
-            Some(before) if before.ends > asked => (before.ttl, before.ends),
+            Some(before) if !fresh && before.ends > asked => (before.ttl, before.ends),
             _ => (claim.ttl.as_millis(), asked),
         };
         assert_eq!(lease.ttl.as_millis(), ends - self.now);

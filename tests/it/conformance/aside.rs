@@ -149,7 +149,7 @@ mod tests {
         stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Place)]).await.unwrap();
         pass(SHORTLY.as_duration() * 2).await;
         let released = stage.store.end(&Target::of(&key("a"), &one.token, None)).await.unwrap();
-        assert_eq!(released, Ended::Nothing);
+        assert_eq!(released, Ended::Nothing(None));
     }
 
     pub(super) async fn a_release_gives_up_a_place(stage: Stage) {
@@ -160,7 +160,7 @@ mod tests {
                 stage.store.end(&Target::of(&key("a"), &gone.token, None)).await.unwrap();
             assert_eq!(released, Ended::Place);
             let again = stage.store.end(&Target::of(&key("a"), &gone.token, None)).await.unwrap();
-            assert_eq!(again, Ended::Nothing);
+            assert_eq!(again, Ended::Nothing(None));
         }
         assert_eq!(waits(&stage.store, &three).await.ahead, 0);
         for gone in [&one, &two] {
@@ -190,7 +190,7 @@ mod tests {
         for other in ["two", "nobody"] {
             let released =
                 stage.store.end(&Target::of(&key("a"), &token(other), None)).await.unwrap();
-            assert_eq!(released, Ended::Nothing);
+            assert_eq!(released, Ended::Nothing(None));
         }
         let kept = stage
             .store

@@ -14,7 +14,7 @@ on_every_store!(tests:
     a_draining_instance_is_sure_that_a_token_in_its_line_gets_nothing_more,
     a_store_that_fails_does_not_end_a_wait,
     a_join_that_is_refused_is_told,
-    rule_10_a_join_whose_outcome_is_unknown_is_taken_back,
+    rule_12_a_join_whose_outcome_is_unknown_is_taken_back,
     a_join_of_nobody_whose_outcome_is_unknown_is_taken_back,
     a_departure_that_the_store_did_not_hear_of_is_told_again,
     a_crowd_that_is_gone_leaves_in_few_calls,
@@ -165,8 +165,8 @@ mod tests {
             toy.called(Verb::WaitTurn, 0).await;
             drop(gone);
             eventually(PATIENCE, async || (locks.waiting() == 0).then_some(())).await;
-            let back = Request::of(&locks, chosen("one"));
-            eventually(PATIENCE, async || (locks.waiting() == 1).then_some(())).await;
+            let mut back = Request::of(&locks, chosen("one"));
+            back.is_open_for(A_WHILE).await;
             toy.let_go(Verb::WaitTurn, Way::Straight);
             waiting(&stage.store, 1).await;
             release(&stage.store, "holder").await;
@@ -249,7 +249,7 @@ mod tests {
         let mut repeat = Request::of(&locks, chosen("one"));
         repeat.is_open_for(A_WHILE).await;
         toy.let_go(Verb::WaitTurn, Way::Straight);
-        assert!(matches!(first.answer().await, Ok(Acquired::Granted(_))));
+        assert!(matches!(first.answer().await, Err(LockError::Superseded(_))));
         let answer = repeat.answer().await;
         assert!(matches!(answer, Ok(Acquired::Again(_))), "{answer:?}");
         locks.finish(PATIENCE).await;
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!((locks.waiting(), waiters(&stage.store).await), (0, 0));
     }
 
-    pub(super) async fn rule_10_a_join_whose_outcome_is_unknown_is_taken_back(stage: Stage) {
+    pub(super) async fn rule_12_a_join_whose_outcome_is_unknown_is_taken_back(stage: Stage) {
         let (locks, toy) = with_toy(&stage).await;
         toy.let_go(Verb::WaitTurn, Way::Lost);
         for claim in [made("one"), chosen("two")] {

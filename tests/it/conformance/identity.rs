@@ -5,19 +5,18 @@ use crate::conformance::on_every_store;
 on_every_store!(tests:
     a_refresh_that_names_a_lease_touches_no_other,
     a_release_that_names_a_lease_touches_no_other,
-    rule_12_a_release_that_names_a_lease_gives_up_no_place,
-    rule_15_the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one,
+    rule_14_a_release_that_names_a_lease_gives_up_no_place,
+    rule_16_the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one,
     the_last_word_for_a_lease_leaves_a_later_one_its_ttl,
-    a_keeper_whose_refresh_was_not_answered_still_ends_its_lease,
-    rule_15_a_keeper_does_not_end_what_its_client_has_refreshed,
-    rule_15_a_keeper_is_refused_once_its_token_has_acquired_the_lease_again,
+    rule_16_the_last_word_makes_a_lease_one_of_its_client,
+    rule_16_a_last_word_that_comes_late_or_twice_ends_nothing_earlier,
 );
 
 mod tests {
     use std::time::Duration;
 
-    use lockkeeper::lock::lease::Lease;
-    use lockkeeper::lock::store::{Ask, Ended, Renewed, Target};
+    use lockkeeper::lock::lease::{Claim, Lease};
+    use lockkeeper::lock::store::{Ended, If, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::line::{line_up, waits};
@@ -26,13 +25,22 @@ mod tests {
     const LONG: Ttl = Ttl::from_millis(60_000);
     const SHORT: Ttl = Ttl::from_millis(5_000);
 
-    /// The first and the second lease of one token.
+    /// The first and the second lease of one token, for a stream.
     async fn two_leases(stage: &Stage) -> [Lease; 2] {
-        let first = stage.granted(&claim("a", "one", 60_000)).await;
+        let first = stage.granted(&kept()).await;
         stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
-        let second = stage.granted(&claim("a", "one", 60_000)).await;
+        let second = stage.granted(&kept()).await;
         assert!(second.fencing_token > first.fencing_token);
         [first, second]
+    }
+
+    /// The claim of a stream.
+    fn kept() -> Claim {
+        Claim { kept: true, ..claim("a", "one", 60_000) }
+    }
+
+    fn last_word(lease: &Lease) -> Target {
+        held(lease).only(If::LetGo)
     }
 
     fn held(lease: &Lease) -> Target {
@@ -47,22 +55,17 @@ mod tests {
 
     pub(super) async fn a_refresh_that_names_a_lease_touches_no_other(stage: Stage) {
         let [first, second] = two_leases(&stage).await;
-        let refresh = async |lease: &Lease, ttl| {
-            let named = Some(lease.fencing_token);
-            stage
-                .store
-                .renew(&Target::of(&key("a"), &token("one"), named), Some(ttl))
-                .await
-                .unwrap()
-                .lease()
+        stage.store.renew(&last_word(&second), None).await.unwrap();
+        let refresh = async |number| {
+            let of = Target::of(&key("a"), &token("one"), Some(number));
+            stage.store.renew(&of, Some(LONG)).await.unwrap()
         };
-        assert_eq!(refresh(&first, SHORT).await, None);
-        let next = Lease { fencing_token: next_number(second.fencing_token), ..second.clone() };
-        assert_eq!(refresh(&next, LONG).await, None);
-        assert!(left(&stage).await.unwrap() > SHORT.as_duration());
-        let refreshed = refresh(&second, SHORT).await.unwrap();
-        assert_eq!(refreshed.fencing_token, second.fencing_token);
-        assert!(left(&stage).await.unwrap() <= SHORT.as_duration());
+        let (old, number) = (first.fencing_token, second.fencing_token);
+        for other in [old, next_number(number)] {
+            assert_eq!(refresh(other).await, Renewed::Lost(Some(number)), "it tells what there is");
+        }
+        let refreshed = refresh(number).await.lease().unwrap();
+        assert_eq!(refreshed.fencing_token, number);
     }
 
     pub(super) async fn a_release_that_names_a_lease_touches_no_other(stage: Stage) {
@@ -71,75 +74,67 @@ mod tests {
             let named = Some(lease.fencing_token);
             stage.store.end(&Target::of(&key("a"), &token("one"), named)).await.unwrap()
         };
-        assert_eq!(release(&first).await, Ended::Nothing);
+        let nothing = Ended::Nothing(Some(second.fencing_token));
+        assert_eq!(release(&first).await, nothing, "it tells what there is");
         let next = Lease { fencing_token: next_number(second.fencing_token), ..second.clone() };
-        assert_eq!(release(&next).await, Ended::Nothing);
+        assert_eq!(release(&next).await, nothing);
         assert!(left(&stage).await.is_some());
         assert!(matches!(release(&second).await, Ended::Lease(_)));
         assert_eq!(left(&stage).await, None);
-        assert_eq!(release(&second).await, Ended::Nothing);
+        assert_eq!(release(&second).await, Ended::Nothing(None));
     }
 
-    pub(super) async fn rule_12_a_release_that_names_a_lease_gives_up_no_place(stage: Stage) {
+    pub(super) async fn rule_14_a_release_that_names_a_lease_gives_up_no_place(stage: Stage) {
         let first = stage.granted(&claim("a", "one", 60_000)).await;
         stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
         let [one] = line_up(&stage.store, ["one"]).await;
         let named = Some(first.fencing_token);
         let released = stage.store.end(&Target::of(&key("a"), &one.token, named)).await.unwrap();
-        assert_eq!(released, Ended::Nothing);
+        assert_eq!(released, Ended::Nothing(None));
         assert!(!waits(&stage.store, &one).await.new);
     }
 
-    pub(super) async fn rule_15_the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one(
+    pub(super) async fn rule_16_the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one(
         stage: Stage,
     ) {
-        let [first, _] = two_leases(&stage).await;
-        assert_eq!(stage.store.renew(&held(&first), Some(SHORT)).await.unwrap(), Renewed::Lost);
+        let [first, second] = two_leases(&stage).await;
+        let kept = stage.store.renew(&held(&first), Some(SHORT)).await.unwrap();
+        assert_eq!(kept, Renewed::Lost(Some(second.fencing_token)));
         assert!(left(&stage).await.unwrap() > SHORT.as_duration());
-        stage.store.end(&held(&first).last_word()).await.unwrap();
+        stage.store.end(&last_word(&first)).await.unwrap();
         assert!(left(&stage).await.is_some());
     }
 
     pub(super) async fn the_last_word_for_a_lease_leaves_a_later_one_its_ttl(stage: Stage) {
         let [first, second] = two_leases(&stage).await;
-        stage.store.renew(&held(&first).last_word(), Some(SHORT)).await.unwrap();
+        stage.store.renew(&last_word(&first), Some(SHORT)).await.unwrap();
         assert!(left(&stage).await.unwrap() > SHORT.as_duration());
-        stage.store.renew(&held(&second).last_word(), Some(SHORT)).await.unwrap();
+        stage.store.renew(&last_word(&second), Some(SHORT)).await.unwrap();
         assert!(left(&stage).await.unwrap() <= SHORT.as_duration());
     }
 
-    pub(super) async fn a_keeper_whose_refresh_was_not_answered_still_ends_its_lease(stage: Stage) {
-        let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        // The keeper learns nothing of these two.
-        for _ in 0..2 {
-            let kept = stage.store.renew(&held(&lease), Some(LONG)).await.unwrap();
-            assert!(matches!(kept, Renewed::Lease(_)), "{kept:?}");
-        }
-        stage.store.end(&held(&lease).last_word()).await.unwrap();
-        assert_eq!(left(&stage).await, None);
-    }
-
-    pub(super) async fn rule_15_a_keeper_does_not_end_what_its_client_has_refreshed(stage: Stage) {
-        let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        stage.refresh("a", "one", None).await.unwrap();
-        stage.store.end(&held(&lease).last_word()).await.unwrap();
-        assert!(left(&stage).await.is_some());
-        let Renewed::Lease(kept) = stage.store.renew(&held(&lease), Some(LONG)).await.unwrap()
-        else {
-            panic!("it is still the keeper's")
+    pub(super) async fn rule_16_the_last_word_makes_a_lease_one_of_its_client(stage: Stage) {
+        let lease = stage.granted(&kept()).await;
+        let refresh = async || {
+            let of = Target::of(&key("a"), &token("one"), None);
+            stage.store.renew(&of, Some(LONG)).await.unwrap()
         };
-        stage.store.end(&held(&kept).last_word()).await.unwrap();
-        assert_eq!(left(&stage).await, None);
+        assert_eq!(refresh().await, Renewed::Kept(lease.fencing_token));
+        stage.store.renew(&last_word(&lease), None).await.unwrap();
+        assert!(left(&stage).await.unwrap() > SHORT.as_duration(), "it keeps its end");
+        assert!(refresh().await.lease().is_some());
+        let kept = stage.store.renew(&held(&lease), Some(LONG)).await.unwrap();
+        assert_eq!(kept, Renewed::Lost(None), "nobody keeps it any more");
     }
 
-    pub(super) async fn rule_15_a_keeper_is_refused_once_its_token_has_acquired_the_lease_again(
+    pub(super) async fn rule_16_a_last_word_that_comes_late_or_twice_ends_nothing_earlier(
         stage: Stage,
     ) {
-        let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        stage.store.ask(&claim("a", "one", 60_000), Ask::Once(None)).await.unwrap();
-        let kept = stage.store.renew(&held(&lease), Some(LONG)).await.unwrap();
-        assert_eq!(kept, Renewed::TakenOver);
-        stage.store.end(&held(&lease).last_word()).await.unwrap();
-        assert!(left(&stage).await.is_some());
+        let lease = stage.granted(&kept()).await;
+        stage.store.renew(&last_word(&lease), Some(SHORT)).await.unwrap();
+        assert!(left(&stage).await.unwrap() <= SHORT.as_duration());
+        stage.refresh("a", "one", Some(LONG)).await.unwrap();
+        stage.store.renew(&last_word(&lease), Some(SHORT)).await.unwrap();
+        assert!(left(&stage).await.unwrap() > SHORT.as_duration());
     }
 }

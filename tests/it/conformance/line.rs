@@ -13,9 +13,9 @@ const LONG: u64 = 600_000;
 on_every_store!(tests:
     rule_2_a_claim_has_one_place_however_often_it_asks,
     places_are_in_the_order_of_the_joins,
-    rule_6_a_free_key_that_nobody_waits_for_is_granted_at_once,
+    rule_7_a_free_key_that_nobody_waits_for_is_granted_at_once,
     a_holder_that_asks_again_has_its_lease_and_no_place,
-    rule_18_a_release_hands_the_key_to_the_oldest_and_to_nobody_else,
+    rule_20_a_release_hands_the_key_to_the_oldest_and_to_nobody_else,
     a_key_that_was_handed_over_is_nobodys_lease_until_it_is_confirmed,
     a_fencing_token_is_drawn_when_the_lease_is_confirmed,
     the_last_holder_has_a_new_number_when_it_comes_through_the_line,
@@ -26,14 +26,14 @@ on_every_store!(tests:
     a_forced_release_ends_no_hand_off,
     waiters_are_counted_while_they_are_there,
     waiters_of_one_key_are_nothing_to_another,
-    rule_18_a_hundred_waiters_are_served_in_order,
+    rule_20_a_hundred_waiters_are_served_in_order,
 );
 
 on_routed_stores!(tests:
-    rule_18_a_release_hands_the_key_to_the_oldest_and_to_nobody_else,
+    rule_20_a_release_hands_the_key_to_the_oldest_and_to_nobody_else,
     a_hand_off_rings_for_its_key_only,
     a_forced_release_hands_the_key_on,
-    rule_18_a_hundred_waiters_are_served_in_order,
+    rule_20_a_hundred_waiters_are_served_in_order,
 );
 
 /// The place of a claim that has to wait; anything else fails the test.
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    pub(super) async fn rule_6_a_free_key_that_nobody_waits_for_is_granted_at_once(stage: Stage) {
+    pub(super) async fn rule_7_a_free_key_that_nobody_waits_for_is_granted_at_once(stage: Stage) {
         let lease = confirmed(&stage.store, &long("one")).await;
         assert!(stage.lasts(lease.ttl, LONG), "{lease:?}");
         assert_eq!(lease.owner.unwrap().as_str(), "one@host");
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(waiters(&stage.store).await, 0);
     }
 
-    pub(super) async fn rule_18_a_release_hands_the_key_to_the_oldest_and_to_nobody_else(
+    pub(super) async fn rule_20_a_release_hands_the_key_to_the_oldest_and_to_nobody_else(
         stage: Stage,
     ) {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
@@ -330,7 +330,7 @@ mod tests {
         assert!(both.is_some());
     }
 
-    pub(super) async fn rule_18_a_hundred_waiters_are_served_in_order(stage: Stage) {
+    pub(super) async fn rule_20_a_hundred_waiters_are_served_in_order(stage: Stage) {
         stage.granted(&long("holder")).await;
         let claims: Vec<_> = (0..100).map(|number| long(&format!("waiter-{number}"))).collect();
         for claim in &claims {

@@ -13,11 +13,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lockkeeper::lock::error::StoreError;
-    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
+    use lockkeeper::lock::hold::{HoldEvent, HoldStart};
     use lockkeeper::lock::lease::{Claim, Lease};
     use lockkeeper::lock::leases::Why;
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Answer, Ask, Renewed, Target};
+    use lockkeeper::lock::store::{Answer, Ask, If, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::aside::pass;
@@ -57,7 +57,7 @@ mod tests {
         lease: &Lease,
     ) -> Result<Option<Lease>, StoreError> {
         let (store, key, token) = (&stage.store, &claim.key, &claim.token);
-        let ttl = Ttl::from_millis(LONG_MS);
+        let ttl = claim.ttl;
         match how {
             Renewal::Refresh => {
                 store.renew(&Target::of(key, token, None), Some(ttl)).await.map(Renewed::lease)
@@ -77,7 +77,8 @@ mod tests {
     }
 
     async fn lasts_for_its_time(stage: &Stage, how: Renewal) {
-        let claim = capped(&format!("{how:?}"));
+        let kept = matches!(how, Renewal::Keep);
+        let claim = Claim { kept, ..capped(&format!("{how:?}")) };
         let asked = Instant::now();
         let lease = stage.granted(&claim).await;
         assert!(lease.capped && lease.ttl <= MAX_HOLD, "{how:?}: {lease:?}");
@@ -113,10 +114,11 @@ mod tests {
     }
 
     pub(super) async fn a_linger_ends_a_lease_no_later_than_it_may_last(stage: Stage) {
-        let claim = capped("one");
+        let claim = Claim { kept: true, ..capped("one") };
         let lease = stage.granted(&claim).await;
         let linger = Some(Ttl::from_millis(LONG_MS));
-        stage.store.renew(&Target::kept(&claim.token, &lease).last_word(), linger).await.unwrap();
+        let of = Target::kept(&claim.token, &lease).only(If::LetGo);
+        stage.store.renew(&of, linger).await.unwrap();
         let holder = stage.store.look(&claim.key, None, 0).await.unwrap().holder;
         let left = holder.map(|holder| holder.left.unwrap());
         assert!(left.is_none_or(|left| left <= MAX_HOLD.as_duration()), "{left:?}");
@@ -127,7 +129,7 @@ mod tests {
     ) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
         let asked = Instant::now();
-        let wish = HoldWish { claim: capped("one"), patience: None, linger: None };
+        let wish = crate::conformance::wish(capped("one"));
         let HoldStart::Hold(mut hold) = locks.hold(wish).await.unwrap() else { panic!("held") };
         let acquired = hold.next().await;
         assert!(matches!(acquired, Some(HoldEvent::Acquired(_))), "{acquired:?}");
@@ -152,38 +154,33 @@ mod tests {
     pub(super) async fn a_lease_that_is_older_than_a_new_limit_stays_and_is_not_renewed(
         stage: Stage,
     ) {
-        let mine = claim("later/a", "one", LONG_MS * 10);
-        let lease = stage.granted(&mine).await;
-        let holder = async |stage: &Stage| {
+        let name = |how| format!("later/{how:?}");
+        let all = [Renewal::Refresh, Renewal::Keep, Renewal::Repeat];
+        let claims = all.map(|how| {
+            let kept = matches!(how, Renewal::Keep);
+            (how, Claim { kept, ..claim(&name(how), "one", LONG_MS * 10) })
+        });
+        let mut leases = Vec::new();
+        for (how, mine) in claims {
+            let lease = stage.granted(&mine).await;
+            leases.push((how, mine, lease));
+        }
+        let holder = async |stage: &Stage, mine: &Claim| {
             stage.store.look(&mine.key, Some(&mine.token), 0).await.unwrap().holder
         };
+        let (_, youngest, _) = &leases[2];
         eventually(PATIENCE, async || {
-            holder(&stage).await.unwrap().held.filter(|held| *held > MAX_HOLD.as_duration())
+            let held = holder(&stage, youngest).await.unwrap().held;
+            held.filter(|held| *held > MAX_HOLD.as_duration())
         })
         .await;
         let stage = stage.restarted_limiting("later/").await;
-        let left = async || holder(&stage).await.expect("it was granted for longer").left.unwrap();
-        let before = left().await;
-        for how in [Renewal::Refresh, Renewal::Keep, Renewal::Repeat] {
+        for (how, mine, lease) in leases {
+            let held = "it was granted for longer";
+            let left = async || holder(&stage, &mine).await.expect(held).left.unwrap();
+            let before = left().await;
             let long = Claim { ttl: Ttl::from_millis(LONG_MS * 20), ..mine.clone() };
-            let renewed = match how {
-                Renewal::Refresh => stage
-                    .store
-                    .renew(&Target::of(&mine.key, &mine.token, None), Some(long.ttl))
-                    .await
-                    .unwrap()
-                    .lease(),
-                Renewal::Keep => {
-                    let lease = Lease { renewals: lease.renewals.refreshed(), ..lease.clone() };
-                    stage
-                        .store
-                        .renew(&Target::kept(&mine.token, &lease), Some(long.ttl))
-                        .await
-                        .unwrap()
-                        .lease()
-                }
-                Renewal::Repeat => renew(&stage, how, &long, &lease).await.unwrap(),
-            };
+            let renewed = renew(&stage, how, &long, &lease).await.unwrap();
             let renewed = renewed.unwrap_or_else(|| panic!("{how:?}: it was granted for longer"));
             assert!(renewed.capped && renewed.ttl.as_duration() <= before + ROUNDING, "{how:?}");
             let after = left().await;

@@ -20,6 +20,7 @@ pub(crate) mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper::lock::hold::{HoldWish, TimedOut};
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Lease, Origin, Owner};
 use lockkeeper::lock::prefixes::{Prefix, Prefixes};
@@ -247,9 +248,16 @@ pub(crate) fn claim(key_text: &str, name: &str, ttl_ms: u64) -> Claim {
         ttl: Ttl::from_millis(ttl_ms),
         owner: Owner::parse(&format!("{name}@host")).unwrap(),
         slots: None,
+        kept: false,
         named: None,
         permit: None,
     }
+}
+
+/// A wish for a stream, which waits for as long as it takes.
+pub(crate) fn wish(claim: Claim) -> HoldWish {
+    let (claim, timed_out) = (Claim { kept: true, ..claim }, TimedOut::default());
+    HoldWish { claim, patience: None, linger: None, timed_out }
 }
 
 /// Runs each test on a stage of one store, or of several numbers of nodes.

@@ -5,27 +5,35 @@ use crate::conformance::on_every_store;
 on_every_store!(tests:
     rule_1_a_lease_has_one_number,
     rule_3_an_answer_tells_what_is_left,
-    rule_4_an_acquire_never_shortens_a_lease,
-    rule_5_another_number_is_lost_and_begins_nothing,
-    rule_7_a_grant_that_reaches_nobody_is_taken_back,
-    rule_7_a_grant_in_line_that_reaches_nobody_is_taken_back,
-    rule_7_what_its_token_has_acquired_again_stays,
-    rule_7_a_repeat_that_reaches_nobody_ends_no_lease,
-    rule_11_a_refresh_extends_and_shortens_only_by_number,
-    rule_12_a_release_is_not_remembered,
-    rule_16_a_lease_that_was_seen_to_end_is_told_as_lost,
+    rule_4_a_repeat_never_shortens_a_lease,
+    rule_5_a_repeat_changes_nothing_but_the_end,
+    rule_6_a_replacement_is_a_new_lease_of_what_was_asked_for,
+    rule_6_another_number_is_lost_and_begins_nothing,
+    rule_8_a_grant_that_reaches_nobody_is_taken_back,
+    rule_8_a_grant_in_line_that_reaches_nobody_is_taken_back,
+    rule_8_what_its_client_was_heard_of_stays,
+    rule_8_a_repeat_that_reaches_nobody_ends_no_lease,
+    rule_8_a_replacement_that_reaches_nobody_ends_when_the_replaced_lease_would_have,
+    rule_9_the_newest_waiting_request_counts,
+    rule_9_a_try_supersedes_no_request_that_waits,
+    rule_9_requests_that_are_given_up_in_a_stall_leave_nothing,
+    rule_9_a_claim_has_one_question_under_way,
+    rule_13_a_refresh_only_extends,
+    rule_14_a_release_is_not_remembered,
+    rule_17_a_lease_that_was_seen_to_end_is_told_as_lost,
 );
 
 mod tests {
     use std::time::Duration;
 
-    use lockkeeper::lock::error::Verb;
-    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
-    use lockkeeper::lock::lease::{Acquired, Claim, Origin, Receipt};
+    use lockkeeper::lock::error::{LockError, Verb};
+    use lockkeeper::lock::hold::{HoldEvent, HoldStart};
+    use lockkeeper::lock::lease::{Acquired, Claim, LockStatus, Origin, Receipt};
     use lockkeeper::lock::leases::Why;
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Answer, Ask, Ended, If, Target, Win};
+    use lockkeeper::lock::store::{Answer, Ask, Ended, If, Renewed, Target, Win};
     use lockkeeper::lock::time::Ttl;
+    use lockkeeper::lock::token::FencingToken;
     use tokio::task::JoinSet;
 
     use crate::conformance::toy::{Toy, Way};
@@ -77,7 +85,7 @@ mod tests {
         assert!(stage.lasts(first.ttl, LONG), "{first:?}");
     }
 
-    pub(super) async fn rule_4_an_acquire_never_shortens_a_lease(stage: Stage) {
+    pub(super) async fn rule_4_a_repeat_never_shortens_a_lease(stage: Stage) {
         stage.granted(&claim("a", "one", LONG)).await;
         let again = won(&stage, &claim("a", "one", SHORT.as_millis())).await;
         assert!(!again.fresh);
@@ -85,21 +93,66 @@ mod tests {
         assert!(is_longer, "{again:?}");
     }
 
-    pub(super) async fn rule_5_another_number_is_lost_and_begins_nothing(stage: Stage) {
-        let named = |number| Claim { named: Some(number), ..claim("a", "one", LONG) };
-        let lease = stage.granted(&claim("a", "one", LONG)).await;
-        let other =
-            stage.store.ask(&named(next_number(lease.fencing_token)), Ask::Once(None)).await;
-        assert_eq!(other.unwrap(), Answer::Gone);
-        let same = won(&stage, &named(lease.fencing_token)).await;
-        assert_eq!((same.fresh, same.lease.fencing_token), (false, lease.fencing_token));
-        stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
-        let over = stage.store.ask(&named(lease.fencing_token), Ask::Once(None)).await.unwrap();
-        assert_eq!(over, Answer::Gone);
-        assert_eq!(left(&stage).await, None);
+    /// The number of the token's own lease, by which a claim is refused.
+    async fn mine(stage: &Stage, claim: &Claim) -> FencingToken {
+        match stage.store.ask(claim, Ask::Once(None)).await.unwrap() {
+            Answer::Held(LockStatus { mine: Some(true), holder: Some(own), .. }) => {
+                own.fencing_token.unwrap()
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
-    pub(super) async fn rule_7_a_grant_that_reaches_nobody_is_taken_back(stage: Stage) {
+    fn stream() -> Claim {
+        Claim { kept: true, ..claim("a", "one", LONG) }
+    }
+
+    fn named(number: FencingToken) -> Claim {
+        Claim { named: Some(number), ..claim("a", "one", LONG) }
+    }
+
+    pub(super) async fn rule_5_a_repeat_changes_nothing_but_the_end(stage: Stage) {
+        let plain = stage.granted(&claim("a", "one", LONG)).await.fencing_token;
+        assert_eq!(mine(&stage, &stream()).await, plain, "a stream takes no lease over");
+        stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        let kept = stage.granted(&stream()).await.fencing_token;
+        for late in [stream(), claim("a", "one", LONG)] {
+            assert_eq!(mine(&stage, &late).await, kept);
+        }
+        let of = Target::of(&key("a"), &token("one"), Some(kept)).only(If::Kept);
+        let goes_on = stage.store.renew(&of, None).await.unwrap();
+        assert!(matches!(goes_on, Renewed::Lease(_)), "{goes_on:?}");
+    }
+
+    pub(super) async fn rule_6_a_replacement_is_a_new_lease_of_what_was_asked_for(stage: Stage) {
+        let first = stage.granted(&stream()).await.fencing_token;
+        let short = Claim { ttl: SHORT, ..named(first) };
+        let win = won(&stage, &short).await;
+        let second = win.lease.fencing_token;
+        assert!(win.fresh && second > first, "{win:?}");
+        assert_eq!(win.replaces.map(|before| before.number), Some(first));
+        assert!(left(&stage).await.unwrap() <= SHORT.as_duration(), "it may be shorter");
+        let of = |number| Target::of(&key("a"), &token("one"), Some(number));
+        let kept = stage.store.renew(&of(first).only(If::Kept), None).await.unwrap();
+        assert_eq!(kept, Renewed::Lost(Some(second)), "its stream is told");
+        let refreshed = stage.store.renew(&of(second), None).await.unwrap();
+        assert!(matches!(refreshed, Renewed::Lease(_)), "it is a plain one: {refreshed:?}");
+        let third = won(&stage, &Claim { kept: true, ..named(second) }).await.lease;
+        assert_eq!(mine(&stage, &claim("a", "one", LONG)).await, third.fencing_token);
+    }
+
+    pub(super) async fn rule_6_another_number_is_lost_and_begins_nothing(stage: Stage) {
+        let number = stage.granted(&claim("a", "one", LONG)).await.fencing_token;
+        let ask = async |number| stage.store.ask(&named(number), Ask::Once(None)).await.unwrap();
+        assert_eq!(ask(next_number(number)).await, Answer::Lost(Some(number)));
+        stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        assert_eq!(ask(number).await, Answer::Lost(None));
+        assert_eq!(left(&stage).await, None);
+        stage.granted(&claim("a", "two", LONG)).await;
+        assert_eq!(ask(number).await, Answer::Lost(None));
+    }
+
+    pub(super) async fn rule_8_a_grant_that_reaches_nobody_is_taken_back(stage: Stage) {
         let toy = Toy::over(stage.store.clone());
         let locks = Locks::new(toy.clone(), LIMITS);
         for origin in [Origin::Client, Origin::Service] {
@@ -115,13 +168,13 @@ mod tests {
     }
 
     /// The grant of a lease that nobody has heard of.
-    fn unheard(Win { lease, by, .. }: &Win) -> Target {
-        let (renewals, origin) = (lease.renewals, Origin::Client);
-        let receipt = Receipt { renewals, origin, place: None, by: *by };
+    fn unheard(Win { lease, replaces: replaced, by, .. }: &Win) -> Target {
+        let (origin, place, replaced, by) = (Origin::Client, None, *replaced, *by);
+        let receipt = Receipt { origin, place, replaced, by };
         Target::of(&lease.key, &token("one"), Some(lease.fencing_token)).only(If::Unheard(receipt))
     }
 
-    pub(super) async fn rule_7_a_grant_in_line_that_reaches_nobody_is_taken_back(stage: Stage) {
+    pub(super) async fn rule_8_a_grant_in_line_that_reaches_nobody_is_taken_back(stage: Stage) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
         for round in 0..40 {
             // A late grant to the last round's request may just be taken back.
@@ -146,14 +199,118 @@ mod tests {
         }
     }
 
-    pub(super) async fn rule_7_what_its_token_has_acquired_again_stays(stage: Stage) {
-        let win = won(&stage, &claim("a", "one", LONG)).await;
-        assert!(!won(&stage, &claim("a", "one", LONG)).await.fresh);
-        stage.store.end(&unheard(&win)).await.unwrap();
-        assert!(left(&stage).await.is_some(), "the second was told of it");
+    pub(super) async fn rule_8_what_its_client_was_heard_of_stays(stage: Stage) {
+        for refreshes in [false, true] {
+            let win = won(&stage, &claim("a", "one", LONG)).await;
+            if refreshes {
+                stage.refresh("a", "one", None).await.unwrap();
+            } else {
+                assert!(!won(&stage, &claim("a", "one", LONG)).await.fresh);
+            }
+            stage.store.end(&unheard(&win)).await.unwrap();
+            assert!(left(&stage).await.is_some(), "its client was told of it");
+            stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        }
     }
 
-    pub(super) async fn rule_7_a_repeat_that_reaches_nobody_ends_no_lease(stage: Stage) {
+    pub(super) async fn rule_8_a_replacement_that_reaches_nobody_ends_when_the_replaced_lease_would_have(
+        stage: Stage,
+    ) {
+        let short = Claim { ttl: SHORT, ..claim("a", "one", LONG) };
+        let first = stage.granted(&short).await.fencing_token;
+        let win = won(&stage, &Claim { kept: true, ..named(first) }).await;
+        assert!(left(&stage).await.unwrap() > SHORT.as_duration());
+        stage.store.end(&unheard(&win)).await.unwrap();
+        if stage.counts_votes() {
+            assert_eq!(left(&stage).await, None, "there it ends at once");
+            return;
+        }
+        assert!(left(&stage).await.unwrap() <= SHORT.as_duration());
+        let repeat = won(&stage, &short).await;
+        assert_eq!(repeat.lease.fencing_token, win.lease.fencing_token);
+        assert!(!repeat.fresh, "its client finds it, and no stream keeps it");
+        stage.store.end(&unheard(&win)).await.unwrap();
+        assert!(left(&stage).await.is_some());
+    }
+
+    async fn stand_in_line(stage: &Stage, locks: &Locks, claim: Claim) -> Request {
+        let request = Request::of(locks, claim);
+        let waits = async || {
+            let status = stage.store.look(&key("a"), None, 0).await.unwrap();
+            (status.waiters == 1).then_some(())
+        };
+        eventually(PATIENCE, waits).await;
+        request
+    }
+
+    pub(super) async fn rule_9_the_newest_waiting_request_counts(stage: Stage) {
+        let locks = Locks::new(stage.store.clone(), LIMITS);
+        stage.granted(&claim("a", "holder", LONG)).await;
+        let older = stand_in_line(&stage, &locks, chosen("one")).await;
+        let newer = Request::of(&locks, chosen("one"));
+        let told = older.answer().await;
+        assert!(matches!(told, Err(LockError::Superseded(_))), "{told:?}");
+        locks.release(Target::of(&key("a"), &token("holder"), None)).await.unwrap();
+        let told = newer.answer().await;
+        assert!(matches!(told, Ok(Acquired::Granted(_))), "{told:?}");
+    }
+
+    pub(super) async fn rule_9_a_try_supersedes_no_request_that_waits(stage: Stage) {
+        let locks = Locks::new(stage.store.clone(), LIMITS);
+        stage.granted(&claim("a", "holder", LONG)).await;
+        let waits = stand_in_line(&stage, &locks, chosen("one")).await;
+        let tried = locks.acquire(chosen("one"), Duration::ZERO).await;
+        assert!(matches!(tried, Ok(Acquired::Held(..))), "{tried:?}");
+        locks.release(Target::of(&key("a"), &token("holder"), None)).await.unwrap();
+        let told = waits.answer().await;
+        assert!(matches!(told, Ok(Acquired::Granted(_))), "{told:?}");
+    }
+
+    pub(super) async fn rule_9_requests_that_are_given_up_in_a_stall_leave_nothing(stage: Stage) {
+        let toy = Toy::over(stage.store.clone());
+        let locks = Locks::new(toy.clone(), LIMITS);
+        toy.let_go(Verb::TryAcquire, Way::Before);
+        for _ in 0..3 {
+            let asked = toy.begun(Verb::TryAcquire);
+            let request = Request::of(&locks, chosen("one"));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(asked == 0 || toy.begun(Verb::TryAcquire) == asked, "one question at a time");
+            assert!(!request.gone().await);
+        }
+        toy.let_go(Verb::TryAcquire, Way::Straight);
+        assert!(locks.finish(PATIENCE).await);
+        assert_eq!(left(&stage).await, None);
+    }
+
+    pub(super) async fn rule_9_a_claim_has_one_question_under_way(stage: Stage) {
+        let toy = Toy::over(stage.store.clone());
+        let locks = Locks::new(toy.clone(), LIMITS);
+        stage.granted(&claim("a", "holder", LONG)).await;
+        let older = stand_in_line(&stage, &locks, chosen("one")).await;
+        toy.let_go(Verb::WaitTurn, Way::After);
+        let asked = toy.calls(Verb::WaitTurn);
+        stage.store.end(&Target::of(&key("a"), &token("holder"), None)).await.unwrap();
+        let is_granted = async || {
+            let status = stage.store.look(&key("a"), Some(&token("one")), 0).await.unwrap();
+            (status.mine == Some(true)).then_some(())
+        };
+        eventually(PATIENCE, is_granted).await;
+        toy.called(Verb::WaitTurn, asked).await;
+        let held = stage.store.look(&key("a"), None, 0).await.unwrap().holder.unwrap();
+        let tried = toy.begun(Verb::TryAcquire);
+        let newer = Claim { ttl: SHORT, owner: None, ..chosen("one") };
+        let newer = Request::of(&locks, newer);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(toy.begun(Verb::TryAcquire), tried, "it asks after that");
+        toy.let_go(Verb::WaitTurn, Way::Straight);
+        let told = older.answer().await;
+        assert!(matches!(told, Ok(Acquired::Granted(_))), "{told:?}");
+        let told = newer.answer().await;
+        let Ok(Acquired::Again(grant)) = told else { panic!("{told:?}") };
+        assert_eq!(Some(grant.lease.fencing_token), held.fencing_token);
+    }
+
+    pub(super) async fn rule_8_a_repeat_that_reaches_nobody_ends_no_lease(stage: Stage) {
         let toy = Toy::over(stage.store.clone());
         let locks = Locks::new(toy.clone(), LIMITS);
         stage.granted(&chosen("one")).await;
@@ -166,31 +323,29 @@ mod tests {
         assert!(left(&stage).await.is_some(), "its client was told of it before");
     }
 
-    pub(super) async fn rule_11_a_refresh_extends_and_shortens_only_by_number(stage: Stage) {
+    pub(super) async fn rule_13_a_refresh_only_extends(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", LONG)).await;
-        let refresh = async |named| {
-            let refreshed =
-                stage.store.renew(&Target::of(&key("a"), &token("one"), named), Some(SHORT)).await;
-            refreshed.unwrap().lease().unwrap().ttl
-        };
-        assert!(refresh(None).await > SHORT);
-        assert!(refresh(Some(lease.fencing_token)).await <= SHORT);
-        assert!(left(&stage).await.unwrap() <= SHORT.as_duration());
+        for named in [None, Some(lease.fencing_token)] {
+            let of = Target::of(&key("a"), &token("one"), named);
+            let refreshed = stage.store.renew(&of, Some(SHORT)).await.unwrap().lease().unwrap();
+            assert!(refreshed.ttl > SHORT, "{refreshed:?}");
+        }
+        assert!(left(&stage).await.unwrap() > SHORT.as_duration());
     }
 
-    pub(super) async fn rule_12_a_release_is_not_remembered(stage: Stage) {
+    pub(super) async fn rule_14_a_release_is_not_remembered(stage: Stage) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
         let released = locks.release(Target::of(&key("a"), &token("one"), None)).await.unwrap();
-        assert_eq!(released, Ended::Nothing);
+        assert_eq!(released, Ended::Nothing(None));
         let answer = locks.acquire(claim("a", "one", LONG), Duration::ZERO).await.unwrap();
         assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
     }
 
-    pub(super) async fn rule_16_a_lease_that_was_seen_to_end_is_told_as_lost(stage: Stage) {
+    pub(super) async fn rule_17_a_lease_that_was_seen_to_end_is_told_as_lost(stage: Stage) {
         let toy = Toy::over(stage.store.clone());
         let locks = Locks::new(toy.clone(), LIMITS);
         toy.let_go(Verb::TryAcquire, Way::After);
-        let wish = HoldWish { claim: claim("a", "one", LONG), patience: None, linger: None };
+        let wish = crate::conformance::wish(claim("a", "one", LONG));
         let (mut asking, on) = (JoinSet::new(), locks.clone());
         asking.spawn(async move { on.hold(wish).await });
         toy.called(Verb::TryAcquire, 0).await;

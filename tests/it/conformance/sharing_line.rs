@@ -3,8 +3,8 @@
 use crate::conformance::{on_every_store_that_shares, on_routed_stores};
 
 on_every_store_that_shares!(tests:
-    rule_6_nobody_passes_a_claim_that_waits,
-    rule_7_a_place_that_was_given_back_goes_with_the_next_grant,
+    rule_7_nobody_passes_a_claim_that_waits,
+    rule_8_a_place_that_was_given_back_goes_with_the_next_grant,
     readers_behind_a_writer_come_in_together,
     waiting_claims_fill_the_slots_that_come_free,
     a_claim_that_leaves_makes_room_for_those_behind_it,
@@ -24,7 +24,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use futures_util::future::join_all;
-    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
+    use lockkeeper::lock::hold::{HoldEvent, HoldStart};
     use lockkeeper::lock::lease::{Acquired, Claim, Grant, Origin, Receipt};
     use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::{Answer, Ask, Ended, If, Keep, Target, Win};
@@ -63,7 +63,7 @@ mod tests {
         }
     }
 
-    pub(super) async fn rule_6_nobody_passes_a_claim_that_waits(stage: Stage) {
+    pub(super) async fn rule_7_nobody_passes_a_claim_that_waits(stage: Stage) {
         lease(&stage, "one", READER).await;
         let requests = line_up(&stage, &[of("writer", 1), of("behind", READER)]).await;
         assert_eq!(refusal(&stage, &of("late", READER)).await.waiters, 2);
@@ -76,21 +76,21 @@ mod tests {
         assert!(granted[0] < granted[1]);
     }
 
-    pub(super) async fn rule_7_a_place_that_was_given_back_goes_with_the_next_grant(stage: Stage) {
+    pub(super) async fn rule_8_a_place_that_was_given_back_goes_with_the_next_grant(stage: Stage) {
         let store = &stage.store;
         lease(&stage, "holder", 2).await;
         store.ask(&of("one", 1), Ask::InLine(None)).await.unwrap();
         let asked = store.ask(&of("one", 2), Ask::Once(None)).await.unwrap();
         let Answer::Won(Win { lease: unheard, place, by, .. }) = asked else { panic!("{asked:?}") };
         let origin = Origin::Client;
-        let receipt = Receipt { renewals: unheard.renewals, origin, place, by };
+        let receipt = Receipt { origin, place, replaced: None, by };
         let grant = Target::of(&key("a"), &token("one"), Some(unheard.fencing_token));
         let taken_back = store.end(&grant.only(If::Unheard(receipt))).await.unwrap();
         assert!(place.is_some() && matches!(taken_back, Ended::Lease(_)), "{place:?}");
         lease(&stage, "one", READER).await;
         release(&stage, "one").await;
         let claim = Target::of(&key("a"), &token("one"), None);
-        assert_eq!(store.end(&claim).await.unwrap(), Ended::Nothing);
+        assert_eq!(store.end(&claim).await.unwrap(), Ended::Nothing(None));
     }
 
     pub(super) async fn readers_behind_a_writer_come_in_together(stage: Stage) {
@@ -142,7 +142,7 @@ mod tests {
                 panic!("two hold it");
             };
             assert_eq!(status.mine, Some(true));
-            let wish = HoldWish { claim: of(name, 1), patience: None, linger: None };
+            let wish = crate::conformance::wish(of(name, 1));
             assert!(matches!(locks.hold(wish).await.unwrap(), HoldStart::Held(_)));
         }
     }
@@ -231,11 +231,11 @@ mod tests {
     pub(super) async fn a_holder_of_a_slot_keeps_it_by_its_stream(stage: Stage) {
         let locks = locks(&stage);
         let hold = async |name| {
-            let wish = HoldWish { claim: of(name, 2), patience: None, linger: None };
+            let wish = crate::conformance::wish(of(name, 2));
             match locks.hold(wish).await.unwrap() {
                 HoldStart::Hold(hold) => hold,
                 HoldStart::Held(status) => panic!("{status:?}"),
-                HoldStart::Lost => panic!("it names no lease"),
+                HoldStart::Lost(_) => panic!("it names no lease"),
             }
         };
         let mut first = hold("one").await;

@@ -58,6 +58,10 @@ mod tests {
         assert!(holder(store).await.held.unwrap() + APART >= held);
         let again = store.ask(&long("one"), Ask::Once(None)).await.unwrap();
         let Answer::Won(win) = again else { panic!("{again:?}") };
+        let named = Some(win.lease.fencing_token);
+        let stream = Claim { kept: true, named, ..long("one") };
+        let again = store.ask(&stream, Ask::Once(None)).await.unwrap();
+        let Answer::Won(win) = again else { panic!("{again:?}") };
         assert!(holder(store).await.held.unwrap() + APART >= held);
         let kept = Target::kept(&token, &win.lease);
         store.renew(&kept, Some(Ttl::from_millis(60_000))).await.unwrap().lease().unwrap();

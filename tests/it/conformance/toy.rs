@@ -55,6 +55,11 @@ impl Toy {
         self.calls.borrow().get(&verb).copied().unwrap_or_default()
     }
 
+    /// How many calls of this verb have begun.
+    pub(crate) fn begun(&self, verb: Verb) -> u64 {
+        self.begun.borrow().get(&verb).copied().unwrap_or_default()
+    }
+
     /// Waits until there were more than `before` calls of this verb.
     pub(crate) async fn called(&self, verb: Verb, before: u64) {
         let mut calls = self.calls.subscribe();
@@ -122,7 +127,7 @@ impl Store for Toy {
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
         let verb = match of.only {
             If::Any => Verb::Refresh,
-            If::SameCare(_) => Verb::Keep,
+            If::Kept => Verb::Keep,
             _ => Verb::LetGo,
         };
         self.go(verb, self.store.renew(of, ttl)).await
@@ -130,7 +135,7 @@ impl Store for Toy {
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         let verb = match of.only {
-            If::Unrenewed(_) => Verb::LetGo,
+            If::LetGo => Verb::LetGo,
             _ => Verb::Release,
         };
         self.go(verb, self.store.end(of)).await

@@ -24,10 +24,10 @@ on_every_store!(tests:
     patience_that_is_over_is_held_and_says_how_long_it_was,
     waiters_are_served_in_the_order_of_their_places,
     a_waiter_that_is_gone_is_out_of_the_line_at_once,
-    rule_8_a_waiter_that_is_gone_keeps_its_place_if_the_client_chose_the_token,
+    rule_10_a_waiter_that_is_gone_keeps_its_place_if_the_client_chose_the_token,
     the_end_of_a_wait_keeps_the_place_of_a_token_of_the_client,
-    requests_with_one_token_are_one_claim,
-    rule_8_a_claim_goes_with_the_last_of_its_requests,
+    rule_9_of_requests_with_one_token_one_waits,
+    rule_10_a_claim_leaves_the_line_with_its_request,
     a_draining_instance_tells_its_waiters,
     no_more_wait_than_there_is_room_for,
 );
@@ -125,6 +125,7 @@ mod tests {
     use lockkeeper::lock::lease::{Acquired, Claim};
     use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::waiting::WaitLimits;
+    use tokio::task::JoinSet;
 
     use super::{AT_ONCE, Request, chosen, holds, made, release, waiters, waiting};
     use crate::conformance::line::waits;
@@ -208,7 +209,7 @@ mod tests {
         assert!(back.new, "{back:?}");
     }
 
-    pub(super) async fn rule_8_a_waiter_that_is_gone_keeps_its_place_if_the_client_chose_the_token(
+    pub(super) async fn rule_10_a_waiter_that_is_gone_keeps_its_place_if_the_client_chose_the_token(
         stage: Stage,
     ) {
         let (locks, store) = (locks(&stage), &stage.store);
@@ -239,34 +240,32 @@ mod tests {
         assert_eq!(waits(store, &chosen("one")).await.place, place);
     }
 
-    pub(super) async fn requests_with_one_token_are_one_claim(stage: Stage) {
+    pub(super) async fn rule_9_of_requests_with_one_token_one_waits(stage: Stage) {
         let (locks, store) = (locks(&stage), &stage.store);
         stage.granted(&chosen("holder")).await;
         let requests = [(); 3].map(|()| Request::of(&locks, chosen("one")));
-        eventually(PATIENCE, async || (locks.waiting() == 3).then_some(())).await;
+        let mut answers = JoinSet::new();
+        for request in requests {
+            answers.spawn(request.answer());
+        }
+        for _ in 0..2 {
+            let answer = answers.join_next().await.unwrap().unwrap();
+            assert!(matches!(answer, Err(LockError::Superseded(_))), "{answer:?}");
+        }
         waiting(store, 1).await;
         release(store, "holder").await;
-        let (mut granted, mut again) = (Vec::new(), Vec::new());
-        for request in requests {
-            match request.answer().await.unwrap() {
-                Acquired::Granted(grant) => granted.push(grant.lease.fencing_token),
-                Acquired::Again(grant) => again.push(grant.lease.fencing_token),
-                refused => panic!("{refused:?}"),
-            }
-        }
-        assert_eq!((granted.len(), again.len()), (1, 2));
-        assert!(again.iter().all(|number| *number == granted[0]));
+        let answer = answers.join_next().await.unwrap().unwrap();
+        assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
     }
 
-    pub(super) async fn rule_8_a_claim_goes_with_the_last_of_its_requests(stage: Stage) {
+    pub(super) async fn rule_10_a_claim_leaves_the_line_with_its_request(stage: Stage) {
         let (locks, store) = (locks(&stage), &stage.store);
         stage.granted(&chosen("holder")).await;
         let ghost = Request::of(&locks, chosen("one"));
-        let retry = Request::of(&locks, chosen("one"));
-        eventually(PATIENCE, async || (locks.waiting() == 2).then_some(())).await;
         waiting(store, 1).await;
-        drop(ghost);
-        eventually(PATIENCE, async || (locks.waiting() == 1).then_some(())).await;
+        let retry = Request::of(&locks, chosen("one"));
+        let told = ghost.answer().await;
+        assert!(matches!(told, Err(LockError::Superseded(_))), "{told:?}");
         release(store, "holder").await;
         retry.granted().await;
         release(store, "one").await;
@@ -306,15 +305,15 @@ mod tests {
         let _second = Request::of(&locks, made("two"));
         waiting(store, 2).await;
         full(made("three")).await;
+        // A newer request takes the place and the room of an older one.
         let again = Request::of(&locks, made("one"));
-        eventually(PATIENCE, async || (locks.waiting() == 3).then_some(())).await;
-        drop(again);
-        eventually(PATIENCE, async || (locks.waiting() == 2).then_some(())).await;
+        let told = first.answer().await;
+        assert!(matches!(told, Err(LockError::Superseded(_))), "{told:?}");
         let _other = Request::of(&locks, claim("b", "one", super::LONG));
         eventually(PATIENCE, async || (locks.waiting() == 3).then_some(())).await;
         full(claim("b", "two", super::LONG)).await;
         full(claim("c", "one", super::LONG)).await;
-        drop(first);
+        drop(again);
         eventually(PATIENCE, async || (locks.waiting() == 2).then_some(())).await;
         full(claim("c", "one", super::LONG)).await;
         let again = Request::of(&locks, made("three"));

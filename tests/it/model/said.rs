@@ -2,7 +2,7 @@
 
 use lockkeeper::lock::lease::{Holder, Lease, LockStatus, Owner};
 use lockkeeper::lock::slots::Share;
-use lockkeeper::lock::store::{Answer, Ended, Waiting, Win};
+use lockkeeper::lock::store::{Answer, Ended, Renewed, Waiting, Win};
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
 
 /// What an answer says once fencing tokens are replaced by their order and times left out: the
@@ -28,11 +28,22 @@ pub(super) fn answer(answer: Answer) -> Said {
             let told = status(&LockStatus { mine: None, ..held.clone() });
             Said { what: format!("held, mine: {:?} {}", held.mine, told.what), ..told }
         }
-        Answer::Gone => said("gone".into(), None),
+        other @ (Answer::Lost(None) | Answer::Superseded | Answer::Cancelled) => {
+            said(format!("{other:?}"), None)
+        }
+        Answer::Lost(number) => said("lost".into(), number),
         Answer::Waiting(Waiting { ahead, new, handed, .. }) => {
             let handed = handed.as_ref().map(LeaseToken::expose);
             said(format!("waiting behind {ahead}, new: {new}, handed: {handed:?}"), None)
         }
+    }
+}
+
+pub(super) fn renewed(renewed: Renewed) -> Said {
+    match renewed {
+        Renewed::Kept(number) => said("kept".into(), Some(number)),
+        Renewed::Lost(number) => said("lost".into(), number),
+        Renewed::Lease(one) => lease(Some(one)),
     }
 }
 
@@ -59,7 +70,7 @@ pub(super) fn released(released: Ended) -> Said {
     match released {
         Ended::Lease(one) => holder(Some(&one)),
         Ended::Place => said("place".into(), None),
-        Ended::Nothing => said("nothing".into(), None),
+        Ended::Nothing(number) => said("nothing".into(), number),
     }
 }
 
