@@ -9,6 +9,7 @@ use crate::api::docs::assert_examples;
 use crate::api::ending::acquire_while_draining;
 use crate::api::panicking::panicking;
 use crate::api::{Lockkeeper, TOKEN, api_keys};
+use crate::hold::Listener;
 use crate::support::openapi::{Row, SPEC};
 use crate::support::{Answer, PATIENCE, eventually};
 
@@ -168,8 +169,10 @@ async fn meet_usual(met: &mut Met) {
     let http = Lockkeeper::start().await.holding(TOKEN);
     for operation in OPERATIONS {
         let Operation { id, method, path, done, .. } = operation;
-        http.post("/locks/k", "").await;
+        let prepare = if id == "holdLock" { "DELETE" } else { "POST" };
+        http.send(prepare, "/locks/k", "").await;
         met.note(id, &http.send(method, path, operation.body()).await, done, "");
+
         let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-Long: ");
         let head = format!("{head}{}", "x".repeat(16_384 - head.len()));
         met.note(id, &http.raw(head.as_bytes()).await, 431, "");
@@ -190,6 +193,8 @@ async fn meet_peculiar(met: &mut Met) {
     {
         met.note(id, &http.send(method, path, "").await, 400, "token_required");
     }
+    let _kept = Listener::open_as(&http.http.0, "kept", TOKEN).await;
+    met.note("refreshLock", &mine.put("/locks/kept/refresh", "").await, 409, "lock_held");
     let nobody = http.delete("/admin/locks/free").await;
     met.note("forceReleaseLock", &nobody, 409, "lock_lost");
     met.note("getAbout", &http.with("Accept", "text/html").get("/").await, 302, "");
@@ -200,6 +205,11 @@ async fn meet_peculiar(met: &mut Met) {
     });
     let waits = async || (http.get("/locks/other").await.number("waiters") == 1).then_some(());
     eventually(PATIENCE, waits).await;
+    waiting.spawn({
+        let mine = mine.clone();
+        async move { mine.post("/locks/other?wait=20s", "").await }
+    });
+    met.note("acquireLock", &waiting.join_next().await.unwrap().unwrap(), 409, "superseded");
     mine.delete("/locks/other").await;
     met.note("acquireLock", &waiting.join_next().await.unwrap().unwrap(), 409, "wait_cancelled");
 }

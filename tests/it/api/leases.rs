@@ -4,14 +4,14 @@ use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
 use crate::support::{Answer, Checked};
 
 #[tokio::test]
-async fn a_refresh_by_number_replaces_what_is_left_and_keeps_the_rest() {
+async fn a_refresh_by_number_only_extends_and_keeps_the_rest() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     let granted = http.post("/locks/a/b", r#"{"ttl_ms":20000,"owner":"web-1"}"#).await;
     for (path, body, ttl_ms) in [
-        ("/locks/a/b/refresh", r#"{"ttl_ms":5000}"#, 5_000),
-        ("/locks/a/b/refresh", "", 5_000),
+        ("/locks/a/b/refresh", r#"{"ttl_ms":5000}"#, 20_000),
+        ("/locks/a/b/refresh", "", 20_000),
         ("/locks/a%2Fb/refresh?ttl=50s", "", 50_000),
-        ("/locks/a%2Fb%2Frefresh?ttl=50s", r#"{"ttl_ms":2000}"#, 2_000),
+        ("/locks/a%2Fb%2Frefresh?ttl=80s", r#"{"ttl_ms":55000}"#, 55_000),
         ("/locks/a/b/refresh", r#"{"ttl_ms":60000}"#, 60_000),
     ] {
         let joint = if path.contains('?') { '&' } else { '?' };

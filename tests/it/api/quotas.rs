@@ -2,6 +2,7 @@
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::api::{Lockkeeper, OTHER, TOKEN, api_keys};
 use crate::support::raw::read_until;
@@ -47,8 +48,8 @@ async fn an_api_key_has_as_many_leases_as_it_may_and_gets_another_for_each_that_
     assert_eq!(noisy.token(TOKEN).post("/locks/noisy/1", "").await.status, 200);
     // The second ends by its TTL; then one is released, and one is forced.
     let (second, number) = (noisy.token(&second.text("token")), second.number("fencing_token"));
-    let shorter = format!("/locks/noisy/2/refresh?ttl=100ms&fencing_token={number}");
-    assert_eq!(second.put(&shorter, "").await.status, 200);
+    let shorter = format!("/locks/noisy/2?ttl=1s&fencing_token={number}");
+    assert_eq!(second.post(&shorter, "").await.status, 201, "in the place of the other");
     let free = async || (noisy.get("/locks/noisy/2").await.field("held") == false).then_some(());
     eventually(PATIENCE, free).await;
     assert_eq!(
@@ -63,6 +64,33 @@ async fn an_api_key_has_as_many_leases_as_it_may_and_gets_another_for_each_that_
     assert_eq!(noisy.delete("/admin/locks/noisy/3").await.status, 200);
     assert_eq!(noisy.post("/locks/noisy/5", "").await.status, 201);
     refused().await;
+}
+
+#[tokio::test]
+async fn a_request_that_supersedes_another_takes_over_its_part_of_the_quotas() {
+    let rights = r#"["acquire", "read", "admin"]"#;
+    let keys = ["noisy", "victim"].map(|name| (name, r#"["noisy/"]"#, rights));
+    let quotas = format!("[quotas]\nleases = 1\nwaiters = 1\n{}", api_keys(&keys));
+    let http = Lockkeeper::with_settings(&quotas).await;
+    let noisy = http.bearer("noisy").token(TOKEN);
+    assert_eq!(http.bearer("victim").token(OTHER).post("/locks/noisy/1", "").await.status, 201);
+    let mut older = JoinSet::new();
+    let waits = async || (noisy.get("/locks/noisy/1").await.number("waiters") == 1).then_some(());
+    for _ in 0..5 {
+        let mine = noisy.clone();
+        older.spawn(async move { mine.post("/locks/noisy/1?wait=20s", "").await });
+        if older.len() > 1 {
+            let superseded = older.join_next().await.unwrap().unwrap();
+            assert_eq!(superseded.told(), (409, "superseded".into()));
+        }
+        eventually(PATIENCE, waits).await;
+    }
+    assert_eq!(noisy.post("/locks/noisy/2", "").await.told(), (429, "quota_exceeded".into()));
+    assert_eq!(noisy.delete("/locks/noisy/1").await.status, 204);
+    let cancelled = older.join_next().await.unwrap().unwrap();
+    assert_eq!(cancelled.told(), (409, "wait_cancelled".into()));
+    let free = async || (noisy.post("/locks/noisy/2", "").await.status == 201).then_some(());
+    eventually(PATIENCE, free).await;
 }
 
 #[tokio::test]
@@ -233,8 +261,8 @@ async fn one_api_key_cannot_take_all_streams_and_all_places_in_line() {
     assert_eq!(noisy.post("/hold/noisy/more", "").await.told(), (429, "quota_exceeded".into()));
     assert_eq!(victim.post("/hold/victim/1", "").await.status, 200);
     assert_eq!(victim.token(OTHER).post("/locks/victim/2", "").await.status, 201);
-    for _ in 0..2 {
-        taken.push(open(&http, "noisy", "/locks/noisy/1?wait=20s", "").await);
+    for number in 0..2 {
+        taken.push(open(&http, "noisy", &format!("/locks/noisy/{number}?wait=20s"), "").await);
     }
     let full = async || noisy.token(OTHER).post("/locks/noisy/1?wait=100ms", "").await.told();
     eventually(PATIENCE, async || (full().await == (429, "quota_exceeded".into())).then_some(()))

@@ -118,7 +118,9 @@ impl Seen {
         let of_terraform = format!(r#"{{"ID":"{OTHER}"}}"#);
         let in_url = format!("{path}?token={OTHER}&api_key={SECRET}");
         // So that there is something to refresh, to release and to look at.
-        known.token(TOKEN).post("/locks/report", "").await;
+        let of_stream = template.starts_with("/hold");
+        let prepare = if of_stream { "DELETE" } else { "POST" };
+        known.token(TOKEN).send(prepare, "/locks/report", "").await;
         for (http, path, body, own) in [
             (known.token(TOKEN), &path, "", TOKEN),
             (known.clone(), &path, &*in_body, MADE_BY_BODY),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::hold::{Listener, OTHER, SOON, TOKEN, counts, freed, is_held, stays_held};
+use crate::hold::{Listener, OTHER, SOON, TOKEN, freed, is_held, stays_held};
 use crate::waiting::Stage;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,58 +52,45 @@ async fn a_forced_release_ends_no_stream_that_came_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_streams_that_begin_at_once_under_one_token_one_goes_on() {
-    const ROUNDS: usize = 8;
+async fn rule_5_a_stream_takes_no_lease_over_from_another_of_its_token() {
     for stage in Stage::each().await {
         let http = stage.http(0);
-        for round in 0..ROUNDS {
+        let mine = http.token(TOKEN);
+        for round in 0..8 {
             let target = format!("twins/{round}?ttl=3s");
-            let (one, two) =
-                tokio::join!(Listener::open(&http, &target), Listener::open(&http, &target));
-            let mut went_on = 0;
-            for mut stream in [one, two] {
-                let mut event = stream.next().await.unwrap();
-                if event["event"] == "acquired" {
-                    event = stream.next().await.unwrap();
-                }
-                went_on += usize::from(event["event"] == "alive");
+            let mut first = Listener::open(&http, &target).await;
+            let number = first.hears("acquired").await["fencing_token"].as_u64().unwrap();
+            for path in [format!("/hold/{target}&wait=forever"), format!("/locks/{target}")] {
+                let refused = mine.post(&path, "").await;
+                assert_eq!(refused.told(), (409, "lock_held".into()), "{refused:?}");
+                assert_eq!(
+                    (refused.field("mine"), refused.number("fencing_token")),
+                    (true.into(), number)
+                );
             }
-            assert_eq!(went_on, 1, "round {round}");
+            first.hears("alive").await;
+            drop(first);
+            assert!(freed(&http, &format!("twins/{round}")).await < SOON);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_newest_stream_cares_for_the_lease() {
-    for stage in Stage::each().await {
-        let http = stage.http(0);
-        let mut older = Listener::open(&http, "newest?ttl=1800ms").await;
-        older.hears("acquired").await;
-        let mut newer = Listener::open(&http, "newest?ttl=1800ms").await;
-        newer.hears("acquired").await;
-        older.loses("taken_over").await;
-        drop(older);
-        for _ in 0..4 {
-            newer.hears("alive").await;
-        }
-        drop(newer);
-        assert!(freed(&http, "newest").await < SOON);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_told_that_its_token_has_another_share_by_now() {
+async fn rule_6_a_stream_is_told_that_its_lease_is_replaced() {
     for stage in [Stage::embedded().await, Stage::redis(1).await] {
         let http = stage.http(0);
-        for (first, second) in
-            [("shared=true", "slots=1"), ("shared=true", "slots=5"), ("slots=5", "slots=1")]
-        {
+        for (first, second) in [
+            ("", ""),
+            ("shared=true", "slots=1"),
+            ("shared=true", "slots=5"),
+            ("slots=5", "slots=1"),
+        ] {
             let mut listener = Listener::open(&http, &format!("share?{first}")).await;
             let number = listener.hears("acquired").await["fencing_token"].clone();
             let mine = http.token(TOKEN);
             let path = format!("/locks/share?{second}&fencing_token={number}");
             assert_eq!(mine.post(&path, "").await.status, 201);
-            listener.loses("taken_over").await;
+            listener.loses("replaced").await;
             drop(listener);
             assert_eq!(mine.put("/locks/share/refresh", "").await.status, 200);
             assert_eq!(mine.delete("/locks/share").await.status, 204);
@@ -112,7 +99,7 @@ async fn a_stream_is_told_that_its_token_has_another_share_by_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_that_wait_under_one_token_the_newer_goes_on() {
+async fn rule_9_of_two_that_wait_under_one_token_the_newer_goes_on() {
     for stage in Stage::each().await {
         let http = stage.http(0);
         let mut holder = Listener::open_as(&http, "ghost", OTHER).await;
@@ -121,7 +108,7 @@ async fn of_two_that_wait_under_one_token_the_newer_goes_on() {
         ghost.hears("waiting").await;
         let mut retry = Listener::open(&http, "ghost?wait=forever&ttl=1800ms").await;
         retry.hears("waiting").await;
-        ghost.loses("taken_over").await;
+        assert_eq!(ghost.hears_after_all("failed").await["code"], "superseded");
         drop((holder, ghost));
         retry.hears_after_all("acquired").await;
         for _ in 0..4 {
@@ -133,25 +120,32 @@ async fn of_two_that_wait_under_one_token_the_newer_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_stream_leaves_the_lease_to_another_request_of_its_token() {
-    for stage in Stage::each().await {
-        let http = stage.http(0);
-        let mut holder = Listener::open_as(&http, "shared", OTHER).await;
-        holder.hears("acquired").await;
-        let mut listener = Listener::open(&http, "shared?wait=forever").await;
-        listener.hears("waiting").await;
-        let mut waiting = tokio::task::JoinSet::new();
-        let asked = http.token(TOKEN);
-        waiting.spawn(async move { asked.post("/locks/shared?wait=10s", "").await });
-        counts(&http, "lockkeeper_waiters 2").await;
-        drop(holder);
-        listener.hears_after_all("acquired").await;
-        let told = waiting.join_next().await.unwrap().unwrap();
-        assert!([200, 201].contains(&told.status), "{told:?}");
-        drop(listener);
-        assert!(stays_held(&http, "shared").await, "it is the other request's by now");
-        assert_eq!(http.token(TOKEN).delete("/locks/shared").await.status, 204);
-    }
+async fn rule_9_a_request_on_another_instance_supersedes_one_that_waits() {
+    let stage = Stage::redis(2).await;
+    let (here, there) = (stage.http(0), stage.http(1));
+    assert_eq!(here.token(OTHER).post("/locks/line", "").await.status, 201);
+    let mut older = Listener::open(&here, "line?ttl=1h&wait=forever").await;
+    older.hears("waiting").await;
+    let mut newer = Listener::open(&there, "line?ttl=1h&wait=forever").await;
+    newer.hears("waiting").await;
+    let began = Instant::now();
+    assert_eq!(older.hears_after_all("failed").await["code"], "superseded");
+    assert!(began.elapsed() < SOON, "by the hint, not by its next question");
+    assert_eq!(here.token(OTHER).delete("/locks/line").await.status, 204);
+    newer.hears_after_all("acquired").await;
+    drop((older, newer));
+    assert!(freed(&here, "line").await < SOON);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rule_14_a_release_on_another_instance_cancels_a_wait() {
+    let stage = Stage::redis(2).await;
+    let (here, there) = (stage.http(0), stage.http(1).token(TOKEN));
+    assert_eq!(here.token(OTHER).post("/locks/line", "").await.status, 201);
+    let mut waits = Listener::open(&here, "line?wait=forever").await;
+    waits.hears("waiting").await;
+    assert_eq!(there.delete("/locks/line").await.status, 204);
+    assert_eq!(waits.hears_after_all("failed").await["code"], "wait_cancelled");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,37 +159,17 @@ async fn an_act_of_another_instance_is_told_at_the_next_beat() {
     listener.loses("released").await;
 
     let mut listener = Listener::open(&here, target).await;
-    listener.hears("acquired").await;
-    let mut newer = Listener::open(&there, target).await;
-    newer.hears("acquired").await;
-    listener.loses("taken_over").await;
+    let number = listener.hears("acquired").await["fencing_token"].clone();
+    let mut newer = Listener::open(&there, &format!("{target}&fencing_token={number}")).await;
+    let number = newer.hears("acquired").await["fencing_token"].clone();
+    listener.loses("replaced").await;
     for _ in 0..4 {
         newer.hears("alive").await;
     }
-    assert_eq!(here.token(TOKEN).post("/locks/elsewhere?ttl=1m", "").await.status, 200);
-    newer.loses("taken_over").await;
+    let path = format!("/locks/elsewhere?ttl=1m&fencing_token={number}");
+    assert_eq!(here.token(TOKEN).post(&path, "").await.status, 201);
+    newer.loses("replaced").await;
     assert!(stays_held(&here, "elsewhere").await);
-}
-
-/// Both streams waited, each at its instance.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_newest_stream_ends_the_lease_also_if_it_got_it_in_line() {
-    let stage = Stage::redis(2).await;
-    let (here, there) = (stage.http(0), stage.http(1));
-    assert_eq!(here.token(OTHER).post("/locks/line", "").await.status, 201);
-    let mut streams = Vec::new();
-    for http in [&here, &there] {
-        let mut stream = Listener::open(http, "line?ttl=1h&wait=forever").await;
-        stream.hears("waiting").await;
-        streams.push(stream);
-    }
-    assert_eq!(here.token(OTHER).delete("/locks/line").await.status, 204);
-    for stream in &mut streams {
-        stream.hears_after_all("acquired").await;
-    }
-    // One of them has taken the lease over from the other.
-    drop(streams);
-    freed(&here, "line").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

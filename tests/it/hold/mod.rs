@@ -44,16 +44,21 @@ impl Listener {
 
     /// Asks for a hold, and sends these bytes behind.
     async fn open_with(http: &Http, target: &str, token: &str, behind: &str) -> Self {
-        let mut stream = TcpStream::connect(http.address).await.unwrap();
-        let head =
-            format!("POST /hold/{target} HTTP/1.1\r\nhost: localhost\r\nlock-token: {token}");
-        stream.write_all(format!("{head}\r\n\r\n{behind}").as_bytes()).await.unwrap();
-        let mut listener = Self { head: String::new(), stream: BufReader::new(stream) };
+        let mut listener = Self::send(http, target, token, behind).await;
         while !listener.head.ends_with("\r\n\r\n") {
             let line = listener.line().await.unwrap_or_else(|| panic!("{}", listener.head));
             listener.head.push_str(&line);
         }
         listener
+    }
+
+    /// The same, without an answer yet.
+    async fn send(http: &Http, target: &str, token: &str, behind: &str) -> Self {
+        let mut stream = TcpStream::connect(http.address).await.unwrap();
+        let head =
+            format!("POST /hold/{target} HTTP/1.1\r\nhost: localhost\r\nlock-token: {token}");
+        stream.write_all(format!("{head}\r\n\r\n{behind}").as_bytes()).await.unwrap();
+        Self { head: String::new(), stream: BufReader::new(stream) }
     }
 
     fn status(&self) -> &str {

@@ -72,7 +72,7 @@ async fn a_call_whose_connection_broke_does_nothing_after_its_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_streams_refresh_on_its_way_hides_no_refresh_by_its_client() {
+async fn a_streams_refresh_on_its_way_and_its_last_word_touch_no_lease_that_replaced_its_own() {
     let redis = Redis::start();
     let (wire, near) = by_wire(&redis, &[]).await;
     let far = service(&redis, &[]).await;
@@ -80,10 +80,10 @@ async fn a_streams_refresh_on_its_way_hides_no_refresh_by_its_client() {
     let grant = stream.hears("acquired").await;
     wire.cut();
     held_up(&wire).await;
-    let long = format!("/locks/k/refresh?ttl={}s", LONG.as_secs());
+    let long = format!("/locks/k?ttl={}s&fencing_token={}", LONG.as_secs(), grant["fencing_token"]);
     let http = far.http();
-    let refreshed = http.token(grant["token"].as_str().unwrap()).put(&long, "").await;
-    assert_eq!(refreshed.status, 200, "{refreshed:?}");
+    let replaced = http.token(grant["token"].as_str().unwrap()).post(&long, "").await;
+    assert_eq!(replaced.status, 201, "{replaced:?}");
     let before = calls_of(&redis, "evalsha");
     drop(stream);
     wire.mend();

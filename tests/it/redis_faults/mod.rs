@@ -1,6 +1,7 @@
 //! The store on a single Redis on bad days.
 
 mod away;
+mod claims;
 pub(crate) mod clock;
 pub(crate) mod contest;
 mod data;

@@ -26,7 +26,7 @@ async fn a_claim_that_moves_to_another_instance_keeps_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_stays_with_the_last_of_three_instances_that_waits_with_it() {
+async fn rule_9_a_claim_stays_with_the_newest_of_three_instances() {
     let stage = Stage::redis().await;
     let (one, two, three) = (&stage.store, stage.another().await, stage.another().await);
     stage.granted(&long("holder")).await;
@@ -34,10 +34,10 @@ async fn a_claim_stays_with_the_last_of_three_instances_that_waits_with_it() {
         waits(store, &long("moving")).await;
     }
     waits(one, &long("second")).await;
-    for store in [one, &three] {
+    for store in [one, &two] {
         store.leave(&key("a"), &[(token("moving"), Keep::Place)]).await.unwrap();
     }
     release(one, "holder").await;
     refused(one, &long("second")).await;
-    confirmed(&two, &long("moving")).await;
+    confirmed(&three, &long("moving")).await;
 }

@@ -95,6 +95,30 @@ async fn a_grant_to_a_client_that_went_away_is_taken_back() {
     assert_eq!(redis.run::<Vec<String>>("KEYS lock:*"), Vec::<String>::new());
 }
 
+/// Two or three requests of one token, each given up after a moment, left a lease of nobody: the
+/// second repeated what the first was granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_one_token_that_are_given_up_while_redis_is_suspended_leave_no_lease() {
+    let redis = Redis::start();
+    let service = service(&redis, &[("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "2s")]).await;
+    let http = service.http();
+    for (round, query) in ["", "&slots=3", "&shared=true"].into_iter().enumerate() {
+        eventually(PATIENCE, async || reached(&http).await.then_some(())).await;
+        redis.pause();
+        for _ in 0..3 {
+            let mut stream = TcpStream::connect(http.address).unwrap();
+            let head = format!(
+                "POST /locks/given-up/{round}?ttl=10m{query} HTTP/1.1\r\nhost: localhost\r\n\
+                 lock-token: token-of-one-claim\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+        }
+        redis.resume();
+    }
+    service.shut_down().await;
+    assert_eq!(redis.run::<Vec<String>>("KEYS lock:given-up*"), Vec::<String>::new());
+}
+
 /// Sends so many whole requests, and closes each connection right after.
 fn hang_up_at_once(http: &Http) {
     for number in 0..CALLS {

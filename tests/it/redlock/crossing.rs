@@ -101,10 +101,10 @@ async fn a_refresh_that_crosses_a_release_brings_nothing_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refresh_that_crosses_a_take_over_leaves_it_alone() {
+async fn a_refresh_that_crosses_a_longer_repeat_leaves_it_alone() {
     let crossing = Crossing::begin().await;
     for round in 0..ROUNDS {
-        let key = format!("taken-over/{round}");
+        let key = format!("repeated/{round}");
         let refreshing = crossing.refreshing(&key).await;
         assert_eq!(acquire(&crossing.near(), &key, MINE, LONG).await.status, 200, "{round}");
         refreshing.join_all().await;

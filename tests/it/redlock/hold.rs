@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::hold::Listener;
-use crate::redlock::proxy::{Flow, Proxy};
-use crate::redlock::{LONG, PATIENCE, PATIENT, Site, Way, acquire, held, look};
+use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, held, look};
 use crate::support::eventually;
 
+const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -39,23 +39,32 @@ async fn a_hold_goes_on_with_a_minority_away_and_ends_with_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_newest_stream_of_a_token_takes_the_lease_over_from_another_instance() {
+async fn a_stream_that_names_a_lease_takes_its_place_on_another_instance() {
     let site = Site::of(3).await;
     let services = site.services(2).await;
-    let target = "over?ttl=4s";
-    let mut older = Listener::open(&services[0].http(), target).await;
-    let first = older.hears("acquired").await;
-    let mut newer = Listener::open(&services[1].http(), target).await;
-    let second = newer.hears("acquired").await;
-    assert_eq!(first["fencing_token"], second["fencing_token"]);
-    older.loses("taken_over").await;
+    let [one, other] = [0, 1].map(|instance| services[instance].http());
+    let mut older = Listener::open_as(&one, "over?ttl=4s", MINE).await;
+    let number = older.hears("acquired").await["fencing_token"].as_u64().unwrap();
+    let mine = other.token(MINE);
+    for refused in [
+        mine.post("/hold/over?ttl=4s", "").await,
+        mine.post("/locks/over?ttl=4s", "").await,
+        mine.put("/locks/over/refresh", "").await,
+    ] {
+        assert_eq!(refused.told(), held(), "{refused:?}");
+        assert_eq!(refused.field("mine"), true, "{refused:?}");
+        assert_eq!(refused.number("fencing_token"), number, "{refused:?}");
+    }
+    let target = format!("over?ttl=4s&fencing_token={number}");
+    let mut newer = Listener::open_as(&other, &target, MINE).await;
+    assert!(newer.hears("acquired").await["fencing_token"].as_u64() > Some(number));
+    older.loses("replaced").await;
     drop(older);
     for _ in 0..4 {
         newer.hears("alive").await;
     }
     drop(newer);
-    let http = services[0].http();
-    eventually(PATIENCE, async || (look(&http, "over").await.field("held") == false).then_some(()))
+    eventually(PATIENCE, async || (look(&one, "over").await.field("held") == false).then_some(()))
         .await;
     site.bare().await;
 }
@@ -97,55 +106,4 @@ async fn a_hold_that_a_minority_forgot_goes_on() {
         listener.hears("alive").await;
     }
     assert_eq!(acquire(&http, "forgot", OTHER, LONG).await.told(), held());
-}
-
-/// The instance of the stream does not reach node 2, and the other one not node 0. So a renewal by
-/// the other one may come between the look and the release at the end of the stream: then node 0
-/// ends the lease, and the others have it.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_last_word_of_a_stream_leaves_a_lease_that_another_instance_renews_meanwhile() {
-    let mut site = Site::of(3).await;
-    let here = site.service().await;
-    let mut routes = Vec::new();
-    for node in &site.nodes {
-        routes.push(Proxy::to(node.port()).await);
-    }
-    let urls = routes.iter().map(Proxy::url).collect::<Vec<_>>().join(" ");
-    let there = site.service_with(&[PATIENT[0], ("LOCKKEEPER_STORE", &urls)]).await;
-    site.all_vote().await;
-    let (here, there) = (here.http(), there.http());
-    let mut crossed = 0;
-    for round in 0..30 {
-        let key = format!("last-word-{round}");
-        let mut listener = Listener::open(&here, &format!("{key}?ttl=20s")).await;
-        let grant = listener.hears("acquired").await;
-        let number = grant["fencing_token"].as_u64().unwrap();
-        let token = grant["token"].as_str().unwrap().to_owned();
-        site.away(2, Way::Dropped);
-        routes[0].set(Flow::Swallowing);
-        drop(listener);
-        // The look at the end of the stream waits 400 ms for node 2.
-        tokio::time::sleep(Duration::from_millis(fastrand::u64(50..300))).await;
-        let target = format!("/locks/{key}/refresh?fencing_token={number}");
-        let renewed = there.token(&token).put(&target, "").await;
-        site.back(2, Way::Dropped);
-        routes[0].set(Flow::Passing);
-        if renewed.status != 200 {
-            continue;
-        }
-        let has_ended =
-            || site.nodes[0].run::<Option<String>>(&format!("GET lock:{key}")).is_none();
-        let end = Instant::now() + Duration::from_millis(900);
-        while Instant::now() < end {
-            let other = acquire(&there, &key, OTHER, LONG).await;
-            assert_ne!(other.status, 201, "round {round}: {renewed:?} {other:?}");
-            tokio::time::sleep(Duration::from_millis(30)).await;
-        }
-        crossed += u32::from(has_ended());
-        assert_eq!(there.token(&token).put(&target, "").await.status, 200, "round {round}");
-        if crossed == 3 {
-            return;
-        }
-    }
-    panic!("the release crossed a renewal {crossed} times of 30");
 }

@@ -1,4 +1,4 @@
-//! All requests with one token are one claim, and a client that comes back has its place back.
+//! Of the requests with one token the newest waits, and a client that comes back has its place back.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use crate::waiting::{
     wait_as, waiters,
 };
 
-/// A line: the holder, two requests with one token, and one that came after.
+/// A line: the holder, two requests with one token, of which the first is superseded, and one that
+/// came after.
 struct Pair {
     ours: [JoinHandle<Answer>; 2],
     later: JoinHandle<Answer>,
@@ -33,42 +34,24 @@ async fn pair(stage: &Stage, between: bool) -> Pair {
         until_waiters(&http, "one", 2).await;
     }
     let second = wait_as(&stage.http(1), "one", TOKEN, "20s");
-    arrived(stage, 1 + usize::from(between) + 1).await;
+    eventually(PATIENCE, async || first.is_finished().then_some(())).await;
     if later.is_none() {
         later = Some(wait(&stage.http(1), "one", "20s"));
     }
-    arrived(stage, 3).await;
     until_waiters(&http, "one", 2).await;
     Pair { ours: [first, second], later: later.unwrap() }
 }
 
-/// Until the instances have so many waiting requests together, and have told the store: a request
-/// with a token that waits already does not show in the line.
-async fn arrived(stage: &Stage, requests: usize) {
-    eventually(PATIENCE, async || {
-        let mut all = 0;
-        for service in &stage.services {
-            let figures = service.http().get("/metrics").await;
-            let text = String::from_utf8(figures.body.to_vec()).unwrap();
-            let waiting = text.lines().find_map(|line| line.strip_prefix("lockkeeper_waiters "));
-            all += waiting.map_or(0, |count| count.trim().parse::<usize>().unwrap());
-        }
-        (all == requests).then_some(())
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn both_requests_with_a_token_are_granted_the_same_lease() {
+async fn rule_9_the_newest_request_of_a_token_has_its_place() {
     for stage in stages().await {
         for between in [false, true] {
             let Pair { ours: [first, second], later } = pair(&stage, between).await;
+            let told = answer(first).await;
+            assert_eq!(told.told(), (409, "superseded".to_owned()), "{told:?}");
+            assert_eq!(told.header("retry-after"), Some("1"));
             release(&stage.http(0), "one", HOLDER).await;
-            let (first, second) = (answer(first).await, answer(second).await);
-            let mut statuses = [first.status, second.status];
-            statuses.sort_unstable();
-            assert_eq!(statuses, [200, 201], "{first:?} {second:?}");
-            assert_eq!(first.number("fencing_token"), second.number("fencing_token"));
+            assert_eq!(granted(second).await.text("token"), TOKEN);
             assert!(!later.is_finished());
             release(&stage.http(1), "one", TOKEN).await;
             release(&stage.http(0), "one", &granted(later).await.text("token")).await;
@@ -77,24 +60,11 @@ async fn both_requests_with_a_token_are_granted_the_same_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_stands_in_line_until_its_last_request_is_gone() {
+async fn rule_10_a_claim_leaves_the_line_with_its_request() {
     for stage in stages().await {
         for between in [false, true] {
-            for gone in [0, 1] {
-                let Pair { ours, later } = pair(&stage, between).await;
-                ours[gone].abort();
-                arrived(&stage, 2).await;
-                until_waiters(&stage.http(0), "one", 2).await;
-                release(&stage.http(0), "one", HOLDER).await;
-                let [first, second] = ours;
-                let left = granted(if gone == 0 { second } else { first }).await;
-                assert_eq!(left.text("token"), TOKEN);
-                assert!(!later.is_finished());
-                release(&stage.http(0), "one", TOKEN).await;
-                release(&stage.http(0), "one", &granted(later).await.text("token")).await;
-            }
-            let Pair { ours, later } = pair(&stage, between).await;
-            ours.iter().for_each(JoinHandle::abort);
+            let Pair { ours: [_, second], later } = pair(&stage, between).await;
+            second.abort();
             until_waiters(&stage.http(0), "one", 1).await;
             release(&stage.http(0), "one", HOLDER).await;
             release(&stage.http(0), "one", &granted(later).await.text("token")).await;
@@ -104,46 +74,15 @@ async fn a_claim_stands_in_line_until_its_last_request_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_ends_the_claim_on_every_instance() {
-    let cancelled = || (409, "wait_cancelled".to_owned());
+async fn rule_14_a_release_ends_the_claim_on_its_instance() {
     for stage in stages().await {
         for between in [false, true] {
-            let Pair { ours: [first, second], later } = pair(&stage, between).await;
-            release(&stage.http(1), "one", TOKEN).await;
-            for request in [first, second] {
-                let told = answer(request).await;
-                assert_eq!(told.told(), cancelled(), "{told:?}");
-                assert!(told.number("waited_ms") < 20_000, "{told:?}");
-            }
-            release(&stage.http(0), "one", HOLDER).await;
-            release(&stage.http(0), "one", &granted(later).await.text("token")).await;
-            until_free(&stage, "one").await;
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_was_granted_and_released_is_not_granted_again() {
-    for stage in stages().await {
-        for _ in 0..10 {
-            let Pair { ours: [mut first, mut second], later } = pair(&stage, false).await;
-            release(&stage.http(0), "one", HOLDER).await;
-            // Whichever of the two is granted first releases at once.
-            let (one, other) = tokio::select! {
-                told = &mut first => (told.unwrap(), second),
-                told = &mut second => (told.unwrap(), first),
-            };
+            let Pair { ours: [_, second], later } = pair(&stage, between).await;
             release(&stage.http(0), "one", TOKEN).await;
-            let other = answer(other).await;
-            // It heard of the same lease, or that its claim is over.
-            match other.status {
-                200 | 201 => assert_eq!(
-                    other.number("fencing_token"),
-                    one.number("fencing_token"),
-                    "{one:?} {other:?}"
-                ),
-                _ => assert_eq!(other.told(), (409, "wait_cancelled".to_owned())),
-            }
+            let told = answer(second).await;
+            assert_eq!(told.told(), (409, "wait_cancelled".to_owned()), "{told:?}");
+            assert!(told.number("waited_ms") < 20_000, "{told:?}");
+            release(&stage.http(0), "one", HOLDER).await;
             release(&stage.http(0), "one", &granted(later).await.text("token")).await;
             until_free(&stage, "one").await;
         }

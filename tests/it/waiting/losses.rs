@@ -152,8 +152,8 @@ async fn a_redis_without_memory_serves_those_who_wait_and_refuses_others() {
         assert_eq!(refreshed.status, 200, "{number}: {refreshed:?}");
         // A lease that runs out is handed on as well.
         if number == 3 {
-            let shorter = format!("/locks/full/refresh?ttl=300ms&fencing_token={named}");
-            assert_eq!(http.token(&token).put(&shorter, "").await.status, 200);
+            let shorter = format!("/locks/full?ttl=300ms&fencing_token={named}");
+            assert_eq!(http.token(&token).post(&shorter, "").await.status, 201);
         } else {
             assert_eq!(http.token(&token).delete("/locks/full").await.status, 204);
         }

@@ -107,13 +107,15 @@ async fn keeps(load: Arc<Load>, key: &'static str) {
     let mut over = load.over.subscribe();
     let mut fencing_token = None;
     loop {
-        let mut stream =
-            eventually(PATIENCE, async || hold(&load.any(), key, &token).await.unwrap_or_default())
-                .await;
+        let mut stream = eventually(PATIENCE, async || {
+            hold(&load.any(), key, &token, fencing_token).await.unwrap_or_default()
+        })
+        .await;
         let first = event(&mut stream).await;
         assert_eq!(first["event"], "acquired", "{first}");
         let lease = first["fencing_token"].as_u64().unwrap();
-        assert_eq!(*fencing_token.get_or_insert(lease), lease, "the lease had ended");
+        assert!(fencing_token < Some(lease), "it is a new lease in the place of the old one");
+        fencing_token = Some(lease);
         let mut next = Value::Null;
         while next["event"] != "draining" {
             assert!(next.is_null() || next["event"] == "alive", "{next}");
@@ -127,9 +129,15 @@ async fn keeps(load: Arc<Load>, key: &'static str) {
 }
 
 /// Opens a stream; none if the instance ends.
-async fn hold(http: &Http, key: &str, token: &str) -> Result<Option<Stream>, Failure> {
+async fn hold(
+    http: &Http,
+    key: &str,
+    token: &str,
+    resumes: Option<u64>,
+) -> Result<Option<Stream>, Failure> {
+    let named = resumes.map_or_else(String::new, |number| format!("&fencing_token={number}"));
     let mut stream = TcpStream::connect(http.address).await?;
-    let head = format!("POST /hold/{key}?ttl=10m HTTP/1.0\r\nlock-token: {token}\r\n\r\n");
+    let head = format!("POST /hold/{key}?ttl=10m{named} HTTP/1.0\r\nlock-token: {token}\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     let (mut stream, mut head) = (BufReader::new(stream), String::new());
     while !head.ends_with("\r\n\r\n") {
