@@ -37,7 +37,7 @@ struct Rule {
     without: &'static str,
 }
 
-const RULES: [Rule; 6] = [
+const RULES: [Rule; 7] = [
     Rule {
         name: "MoreThanHalf",
         file: "poll.rs",
@@ -47,8 +47,8 @@ const RULES: [Rule; 6] = [
     Rule {
         name: "Fresh",
         file: "poll.rs",
-        right: "self.how_many(|said| *said == Says::Yes)",
-        without: "self.how_many(|said| matches!(said, Says::Yes | Says::Again))",
+        right: "self.how_many(|said| matches!(said, Says::Yes(_)))",
+        without: "self.how_many(|said| matches!(said, Says::Yes(_) | Says::Again))",
     },
     Rule {
         name: "TimeIsLookedAt",
@@ -67,6 +67,12 @@ const RULES: [Rule; 6] = [
         file: "poll.rs",
         right: "vote.number <= number || vote.is_old()",
         without: "true",
+    },
+    Rule {
+        name: "KeptAlone",
+        file: "refresh.rs",
+        right: "state == Some(State::Kept)",
+        without: "false",
     },
     Rule {
         name: "Leftovers",

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
-use crate::lock::lease::{Claim, Origin, Receipt};
-use crate::lock::store::{Answer, Ask, Ended, If, Renewed, Store, Target};
+use crate::lock::lease::{Claim, Origin};
+use crate::lock::store::{Answer, Ask, Ended, Renewed, Store, Target};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
@@ -17,7 +17,7 @@ use crate::store::redlock::simulation::network::Message;
 use crate::store::redlock::simulation::plan::Plan;
 use crate::store::redlock::simulation::rule::{Rule, leave_out};
 use crate::store::redlock::simulation::run;
-use crate::store::redlock::simulation::wish::Wish;
+use crate::store::redlock::simulation::wish::{Wish, unheard};
 use crate::store::redlock::simulation::world::World;
 
 /// Leaves a rule out, in one run after another, until a fault is found; the same run with the rule
@@ -61,6 +61,22 @@ fn with_a_refresh_that_makes_locks_a_lost_lease_is_revived() {
 }
 
 #[test]
+fn where_a_client_refreshes_what_a_stream_keeps_its_lease_ends_early() {
+    is_missed(Rule::KeptAlone, Wrong::EndedEarly, 60, |seed| Plan {
+        forgets_every: 0,
+        ..Plan::rough(3, seed)
+    });
+}
+
+#[test]
+fn where_a_refresh_shortens_a_lease_ends_early() {
+    is_missed(Rule::OnlyExtends, Wrong::EndedEarly, 60, |seed| Plan {
+        forgets_every: 0,
+        ..Plan::rough(3, seed)
+    });
+}
+
+#[test]
 fn without_the_run_id_two_hold_one_key() {
     is_missed(Rule::RunId, Wrong::TwoHolders, 60, |seed| Plan::rough(3, seed));
 }
@@ -78,6 +94,7 @@ fn without_a_last_moment_what_was_undone_comes_back() {
 #[test]
 fn without_a_last_look_at_the_time_two_hold_one_key() {
     is_missed(Rule::TimeIsLookedAt, Wrong::TwoHolders, 150, |seed| Plan {
+        keys: 2,
         stalls_every: 2_000,
         steps_every: 0, // A request that outlasts a step of a clock is not promised.
         ..Plan::rough(3, seed)
@@ -241,9 +258,8 @@ async fn told_and_taken_back(world: &World) -> bool {
     sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
     let Ok(Answer::Won(win)) = one.ask(&claim, Ask::Once(None)).await else { panic!("it is free") };
     won(&other, &claim).await;
-    let (renewals, origin, by) = (win.lease.renewals, claim.origin, win.by);
-    let unheard = If::Unheard(Receipt { renewals, origin, place: None, by });
-    let grant = Target::of(&claim.key, &claim.token, Some(win.lease.fencing_token)).only(unheard);
+    let grant = Target::of(&claim.key, &claim.token, Some(win.lease.fencing_token));
+    let grant = grant.only(unheard(claim.origin, win.by));
     one.end(&grant).await.expect("an answer");
     let lease = Target::of(&claim.key, &claim.token, None);
     matches!(one.renew(&lease, None).await, Ok(Renewed::Lease(_)))

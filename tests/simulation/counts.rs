@@ -15,6 +15,14 @@ pub(super) struct Counts {
     /// Questions that told nodes of a lease.
     pub(super) settled: u64,
     pub(super) refreshed: u64,
+    /// Leases that have taken the place of another one.
+    pub(super) replaced: u64,
+    /// Refusals of a token by its own lease.
+    pub(super) mine: u64,
+    /// Refreshes by streams.
+    pub(super) kept: u64,
+    /// Requests that reached the service late, without a client, and that began a lease.
+    pub(super) ghosts: u64,
     pub(super) lost: u64,
     pub(super) held: u64,
     /// Calls without an answer that had no effect.
@@ -50,6 +58,10 @@ impl Counts {
             ("repeats", self.again, share(30)),
             ("settlings", self.settled, share(settlings)),
             ("refreshes", self.refreshed, share(50)),
+            ("replacements", self.replaced, share(30)),
+            ("refusals by one's own lease", self.mine, share(10)),
+            ("refreshes by streams", self.kept, share(50)),
+            ("late requests", self.ghosts, share(5)),
             ("unknowns", self.unknown, share(50)),
             ("expiries", self.expired, share(50)),
             ("forgettings", self.forgot, share(10)),
@@ -76,6 +88,10 @@ impl AddAssign for Counts {
         self.again += other.again;
         self.settled += other.settled;
         self.refreshed += other.refreshed;
+        self.replaced += other.replaced;
+        self.mine += other.mine;
+        self.kept += other.kept;
+        self.ghosts += other.ghosts;
         self.lost += other.lost;
         self.held += other.held;
         self.refused += other.refused;

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::lock::store::{Ended, If, Renewed, Store, Target};
-use crate::lock::time::Ttl;
+use crate::lock::store::{Ended, If, Renewed, Store};
 use crate::store::redlock::simulation::history::Wrong;
 use crate::store::redlock::simulation::plan::LONGEST_TTL_MS;
 use crate::store::redlock::simulation::wish::{Outcome, Wish, name};
@@ -53,29 +52,6 @@ impl Worker {
         }
     }
 
-    /// Keeps the lease as a stream does, and says a last word.
-    pub(super) async fn keep(&mut self, wish: &mut Wish) {
-        let Some(lease) = wish.lease.clone() else { return };
-        let kept = Target::kept(&wish.claim.token, &lease);
-        for _ in 0..self.rng.u32(..4) {
-            self.sleep(wish.claim.ttl.as_millis() / 2).await;
-            let (instance, asked) = (self.instance(), self.world.now());
-            match self.ask(instance, async |store| store.renew(&kept, None).await).await {
-                Some(Ok(Renewed::Lease(lease))) => self.stays(wish, asked, &lease),
-                Some(Ok(Renewed::Lost)) => return self.is_lost(wish, "kept"),
-                Some(Ok(Renewed::TakenOver) | Err(_)) | None => (),
-            }
-        }
-        self.world.state().history.ends(wish.key, wish.token, self.world.now());
-        let (instance, word) = (self.instance(), kept.last_word());
-        let linger = self.rng.bool().then_some(Ttl::from_millis(300));
-        self.ask(instance, async |store| match linger {
-            Some(_) => store.renew(&word, linger).await.map(drop),
-            None => store.end(&word).await.map(drop),
-        })
-        .await;
-    }
-
     pub(super) async fn release(&mut self, wish: &mut Wish, instance: usize) {
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
         let of = self.target(wish);
@@ -84,17 +60,21 @@ impl Worker {
             Some(Ok(Ended::Lease(_))) if self.rng.u32(..4) == 0 && !wish.orphaned => {
                 self.expect(wish, Wrong::Revived).await;
             }
-            // The token may be used again, even if the outcome of the release is unknown.
-            Some(Ok(Ended::Lease(_)) | Err(_)) if self.rng.u32(..4) == 0 => {
+            // The token may be used again, even if the outcome of the release is unknown; but not
+            // where a release by the token may come late.
+            Some(Ok(Ended::Lease(_)) | Err(_))
+                if self.rng.u32(..4) == 0
+                    && (of.number.is_some() || self.world.plan.steps_every == 0) =>
+            {
                 self.use_again(wish, instance).await;
             }
-            Some(Ok(Ended::Nothing)) => self.is_lost(wish, "released"),
+            Some(Ok(Ended::Nothing(_))) => self.is_lost(wish, "released"),
             _ => (),
         }
     }
 
     pub(super) async fn use_again(&mut self, wish: &mut Wish, instance: usize) {
-        wish.until = 0;
+        (wish.until, wish.claim.kept) = (0, false);
         if self.try_once(instance, wish).await != Outcome::Granted {
             return;
         }
@@ -125,8 +105,8 @@ impl Worker {
         let instance = self.instance();
         let all = wish.everything();
         let answer = self.ask(instance, async |store| store.renew(&all, None).await).await;
-        if let Some(Ok(Renewed::Lease(lease))) = answer {
-            let story = format!("at {}: {} has {lease:?}", self.world.now(), wish.token);
+        if let Some(Ok(found @ (Renewed::Lease(_) | Renewed::Kept(_)))) = answer {
+            let story = format!("at {}: {} has {found:?}", self.world.now(), wish.token);
             self.world.state().history.wrong(wrong, story);
         }
     }

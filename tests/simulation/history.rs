@@ -9,6 +9,7 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub(super) struct History {
     stays: Vec<Stay>,
+    replacements: Vec<(usize, u64, [u64; 2])>,
     faults: Vec<Fault>,
 }
 
@@ -34,6 +35,10 @@ pub(super) enum Wrong {
     NumberFell,
     /// I2: an expired lease has a greater number than its successor.
     OldOutranksNew,
+    /// I1: another client had the key between a lease and the one that has taken its place.
+    Interrupted,
+    /// A lease that a stream keeps was refreshed by its client.
+    NotAlone,
     /// I7: a lease that was given up lives on.
     Revived,
     /// I8: a token is told that another one has its key, although no node forgot.
@@ -68,6 +73,11 @@ pub(super) struct Fault {
 impl History {
     pub(super) fn stays(&mut self, stay: Stay) {
         self.stays.push(stay);
+    }
+
+    /// Notes that a token's lease has taken the place of an earlier one.
+    pub(super) fn replaces(&mut self, key: usize, token: u64, numbers: [u64; 2]) {
+        self.replacements.push((key, token, numbers));
     }
 
     /// Ends the stays of a token: no holder relies on them any more.
@@ -105,6 +115,15 @@ impl History {
         }
         for mut stays in keys.into_values() {
             two_holders(&stays, &mut faults);
+            for (key, token, [before, now]) in &self.replacements {
+                let between = |stay: &&Stay| {
+                    let is_between = *before < stay.fence && stay.fence < *now;
+                    is_between && stay.key == *key && stay.token != *token && stay.from < stay.until
+                };
+                let story = |stay| format!("{stay:?} within {token}: {before} to {now}");
+                let found = stays.iter().filter(between).map(story);
+                faults.extend(found.map(|story| Fault { wrong: Wrong::Interrupted, story }));
+            }
             // A client without the service has no number.
             stays.retain(|stay| stay.fence > 0);
             for check in [same_numbers, fallen_numbers, old_outranks_new] {

@@ -17,6 +17,7 @@ mod order;
 mod plan;
 mod redis;
 mod repeats;
+mod replacing;
 mod rule;
 mod wish;
 mod worker;

@@ -95,7 +95,7 @@ async fn left_after_a_release(world: &World, again: bool) -> usize {
     assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
     world.state().nodes[0].pauses = true;
     let released = one.end(&Target::of(&claim.key, &claim.token, None)).await;
-    assert_eq!(released.ok(), Some(Ended::Nothing));
+    assert_eq!(released.ok(), Some(Ended::Nothing(None)));
     drop(resume(world, 0));
     if again {
         won(&one, &claim).await;

@@ -173,4 +173,8 @@ function nodes.look(number, us, guard, locks)
   return commands.GET(guard) or '', node.run, held
 end
 
+-- As Redis does.
+KEYS, ARGV = {}, {}
+setmetatable(_G, { __newindex = function(_, name) error('a global variable: ' .. name) end })
+
 return nodes

@@ -22,6 +22,10 @@ pub(in crate::store::redlock) enum Rule {
     ItsOwn,
     /// 4: and none that is told.
     Told,
+    /// 5: a client refreshes no lease that a stream keeps.
+    KeptAlone,
+    /// 6: a refresh never shortens.
+    OnlyExtends,
     /// 6: a refresh fails if the lock is gone.
     NoRevival,
     /// 7: a refresh brings the lease to the nodes that miss it.
@@ -30,9 +34,11 @@ pub(in crate::store::redlock) enum Rule {
     Unchanged,
     /// 7: a greater number is lowered only if it is older than an attempt.
     Older,
-    /// 8: votes of a token without a lease are given up.
+    /// 8: a replacement has its votes only where the lease is that it names.
+    InPlace,
+    /// 9: votes of a token without a lease are given up.
     Leftovers,
-    /// 9: a node refuses late votes of a lease that has ended.
+    /// 10: a node refuses late votes of a lease that has ended.
     HasEnded,
     /// 11: a vote that a node stores while it does not vote is marked.
     Waits,
@@ -71,7 +77,9 @@ impl Rule {
     pub(super) fn removed_from(self, source: &str) -> String {
         let (rule, instead) = match self {
             Self::Above => ("if proposed <= highest then", "if false then"),
-            Self::Told => ("renewals, by = renewals + adds, '-'", "renewals = renewals + adds"),
+            Self::Told => ("math.max(highest, fence), fence, '-'", "highest, number, by"),
+            Self::InPlace => ("if replaces ~= '' and not is_replaced then", "if false then"),
+            Self::OnlyExtends => ("if sets_end == '1' or most >= left", "if true"),
             Self::ItsOwn => ("by ~= attempt and by ~= '?' .. attempt", "by == '-'"),
             Self::NoRevival => {
                 let revive = "if not value then redis.call('SET', lock, token, 'PX', longest) \

@@ -20,8 +20,8 @@ pub(super) struct Wish {
     /// The longest TTL that it was granted for.
     pub(super) asked: Ttl,
     pub(super) lease: Option<Lease>,
-    /// Its grant, and what granted it, if no other request of the token was made.
-    pub(super) granted: Option<(u64, Lease)>,
+    /// What granted it, if no other request of the token was made.
+    pub(super) granted: Option<u64>,
     /// True if two requests of the token were made at once.
     pub(super) is_shared: bool,
     /// True once a request for it has been orphaned.
@@ -42,10 +42,7 @@ impl Wish {
 
     /// Its grant, if nobody else can know of it.
     pub(super) fn unheard(&self) -> Option<Target> {
-        let (by, lease) = self.granted.as_ref()?;
-        let (renewals, origin) = (lease.renewals, self.claim.origin);
-        let receipt = Receipt { renewals, origin, place: None, by: *by };
-        Some(self.by_number().only(If::Unheard(receipt)))
+        Some(self.by_number().only(unheard(self.claim.origin, self.granted?)))
     }
 
     /// Takes what another request of its token has got.
@@ -68,6 +65,7 @@ impl Wish {
             ttl,
             owner: None,
             slots: None,
+            kept: false,
             named: None,
             permit: None,
         };
@@ -84,6 +82,11 @@ impl Wish {
     }
 }
 
+/// The condition on which a grant is taken back.
+pub(super) fn unheard(origin: Origin, by: u64) -> If {
+    If::Unheard(Receipt { origin, place: None, replaced: None, by })
+}
+
 pub(super) fn name(key: usize) -> LockKey {
     LockKey::parse(&format!("key-{key}")).expect("a key")
 }
@@ -92,6 +95,8 @@ pub(super) fn name(key: usize) -> LockKey {
 pub(super) enum Outcome {
     Granted,
     Held,
+    /// Its token has the lease of this number, which the request does not repeat.
+    Mine(FencingToken),
     /// Without an effect.
     Refused,
     Unknown,

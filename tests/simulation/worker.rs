@@ -7,9 +7,10 @@ use fastrand::Rng;
 use tokio::time::{sleep, timeout};
 
 use crate::lock::error::{Effect, StoreError};
-use crate::lock::lease::{Claim, Lease, Origin};
+use crate::lock::lease::{Claim, Lease, LockStatus, Origin};
 use crate::lock::store::{Answer, Ask, Keep, Renewed, Store, Target, Win};
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::{Stay, Wrong};
 use crate::store::redlock::simulation::plan::{LONGEST_TTL_MS, TTLS_MS};
@@ -71,6 +72,12 @@ impl Worker {
         if self.world.plan.forces > 0 && self.rng.u32(..self.world.plan.forces) == 0 {
             return self.force(wish.key).await;
         }
+        let late = self.late_request(&mut wish);
+        tokio::join!(late, self.with(instance, wish));
+    }
+
+    async fn with(&mut self, instance: usize, mut wish: Wish) {
+        let origin = wish.claim.origin;
         let outcome = match self.rng.u32(..20) {
             0..9 => self.try_once(instance, &mut wish).await,
             9..18 => self.wait(instance, &mut wish).await,
@@ -78,7 +85,13 @@ impl Worker {
         };
         match (outcome, origin) {
             (Outcome::Granted, _) => self.hold(wish).await,
-            (Outcome::Held, _) => self.sleep(300).await,
+            (Outcome::Mine(number), _) => self.goes_on_by_name(wish, number).await,
+            (Outcome::Held, _) => {
+                if self.rng.u32(..8) == 0 && !wish.orphaned && !wish.is_shared {
+                    self.expect_nothing(&wish).await;
+                }
+                self.sleep(300).await;
+            }
             (Outcome::Refused, _) => {
                 self.expect_nothing(&wish).await;
                 self.sleep(2_000).await;
@@ -98,11 +111,12 @@ impl Worker {
         let plan = &self.world.plan;
         let key = if plan.rolling { self.number as usize } else { self.rng.usize(..plan.keys) };
         self.claims += 1;
-        let ttl = self.ttl();
-        Wish::of(key, self.number << 32 | self.claims, (origin, ttl))
+        let mut wish = Wish::of(key, self.number << 32 | self.claims, (origin, self.ttl()));
+        wish.claim.kept = !self.world.plan.rolling && self.rng.u32(..5) == 0;
+        wish
     }
 
-    fn ttl(&mut self) -> Ttl {
+    pub(super) fn ttl(&mut self) -> Ttl {
         Ttl::from_millis(TTLS_MS[self.rng.usize(..TTLS_MS.len())])
     }
 
@@ -136,7 +150,8 @@ impl Worker {
             self.ask(instance, async |store| store.ask(&wish.claim, Ask::Once(None)).await).await;
         match answer {
             Some(Ok(Answer::Won(win))) => self.won(wish, asked, &win),
-            Some(Ok(_)) => self.held(),
+            Some(Ok(Answer::Held(status))) => self.held(&status),
+            Some(Ok(other)) => panic!("{other:?}"),
             Some(Err(error)) => self.failed(&error),
             None => wish.orphaned(),
         }
@@ -167,7 +182,12 @@ impl Worker {
         });
         match waited.await {
             Some((asked, Ok(Answer::Won(win)))) => self.won(wish, asked, &win),
-            Some((_, Ok(Answer::Waiting(_) | Answer::Held(_) | Answer::Gone))) => self.held(),
+            Some((_, Ok(Answer::Held(status)))) => self.held(&status),
+            Some((_, Ok(Answer::Waiting(_)))) => {
+                self.world.state().counts.held += 1;
+                Outcome::Held
+            }
+            Some((_, Ok(other))) => panic!("{other:?}"),
             Some((_, Err(error))) => self.failed(&error),
             None => wish.orphaned(),
         }
@@ -177,7 +197,7 @@ impl Worker {
     async fn twice_at_once(&mut self, wish: &mut Wish) -> Outcome {
         let [one, two] = [self.instance(), self.instance()];
         wish.claim.origin = Origin::Client;
-        wish.is_shared = true;
+        (wish.is_shared, wish.claim.kept) = (true, false);
         let ttl = self.ttl();
         wish.asked = wish.asked.max(ttl);
         let claim = Claim { ttl, ..wish.claim.clone() };
@@ -187,18 +207,25 @@ impl Worker {
         wish.orphaned |= same.orphaned;
         match (first, second) {
             (Outcome::Granted, _) | (_, Outcome::Granted) => Outcome::Granted,
+            (Outcome::Mine(number), _) | (_, Outcome::Mine(number)) => Outcome::Mine(number),
             (Outcome::Unknown, _) | (_, Outcome::Unknown) => Outcome::Unknown,
             // The votes of one request may be there while the other asks.
             _ => Outcome::Held,
         }
     }
 
-    fn held(&self) -> Outcome {
-        self.world.state().counts.held += 1;
+    fn held(&self, status: &LockStatus) -> Outcome {
+        let counts = &mut self.world.state().counts;
+        let own = status.holder.as_ref().filter(|_| status.mine == Some(true));
+        if let Some(number) = own.and_then(|own| own.fencing_token) {
+            counts.mine += 1;
+            return Outcome::Mine(number);
+        }
+        counts.held += 1;
         Outcome::Held
     }
 
-    fn failed(&self, error: &StoreError) -> Outcome {
+    pub(super) fn failed(&self, error: &StoreError) -> Outcome {
         let counts = &mut self.world.state().counts;
         let (count, outcome) = match error.effect {
             Effect::None => (&mut counts.refused, Outcome::Refused),
@@ -208,8 +235,8 @@ impl Worker {
         outcome
     }
 
-    fn won(&self, wish: &mut Wish, asked: u64, win: &Win) -> Outcome {
-        wish.granted = (win.fresh && !wish.is_shared).then(|| (win.by, win.lease.clone()));
+    pub(super) fn won(&self, wish: &mut Wish, asked: u64, win: &Win) -> Outcome {
+        wish.granted = (win.fresh && !wish.is_shared).then_some(win.by);
         if win.fresh {
             self.world.state().counts.grants += 1;
         } else {
@@ -226,7 +253,7 @@ impl Worker {
         let (ttl, left) = (wish.asked.as_millis(), lease.ttl.as_millis());
         let mut state = self.world.state();
         let until = from + left;
-        if fence != wish.fence {
+        if fence != wish.fence || wish.begun == 0 {
             wish.begun = from;
         }
         if self.world.plan.outlasts(wish.key, until.saturating_sub(wish.begun)) {
@@ -253,15 +280,20 @@ impl Worker {
         state.history.stays(Stay { key, token, asked, from, until, fence });
     }
 
-    async fn hold(&mut self, mut wish: Wish) {
+    /// Uses a lease that it was granted.
+    pub(super) async fn hold(&mut self, mut wish: Wish) {
         let ttl = wish.claim.ttl.as_millis();
         let how = if self.world.plan.rolling { 13 } else { self.rng.u32(..20) };
         match how {
-            0..9 => self.sleep(50).await,
             9 => return self.is_gone(&wish).await,
-            10 => return self.keep(&mut wish).await,
-            11 => self.sleep(ttl * 9 / 10).await,
-            12 => self.shorten(&mut wish).await,
+            _ if wish.claim.kept => return self.keep(wish).await,
+            0..8 => self.sleep(50).await,
+            8 | 10 => {
+                self.sleep(ttl / 2).await;
+                let number = FencingToken::from_number(wish.fence).expect("a number");
+                return self.goes_on_by_name(wish, number).await;
+            }
+            11 | 12 => self.sleep(ttl * 9 / 10).await,
             13..15 => self.prolong(&mut wish).await,
             15..17 if wish.claim.origin == Origin::Client => self.ask_again(&mut wish).await,
             _ => {
@@ -287,25 +319,6 @@ impl Worker {
         }
     }
 
-    /// Refreshes a lease while another instance shortens it, so that it may end at once.
-    async fn shorten(&mut self, wish: &mut Wish) {
-        self.world.state().history.ends(wish.key, wish.token, self.world.now());
-        wish.until = 0;
-        let [one, two] = [self.instance(), self.instance()];
-        let (any, named) = (self.target(wish), wish.by_number());
-        let pause = Duration::from_millis(self.rng.u64(..=20));
-        let refresh = async |of: &Target, instance, pause, ttl| {
-            sleep(pause).await;
-            self.ask(instance, async |store| store.renew(of, ttl).await).await
-        };
-        tokio::join!(
-            refresh(&any, one, Duration::ZERO, None),
-            refresh(&named, two, pause, Some(Ttl::from_millis(400)))
-        );
-        self.sleep(2_000).await;
-        self.refresh(wish).await;
-    }
-
     async fn ask_again(&mut self, wish: &mut Wish) {
         self.sleep(wish.claim.ttl.as_millis() / 2).await;
         let instance = self.instance();
@@ -319,7 +332,7 @@ impl Worker {
             let story = format!("key {} of {} at {now}", wish.key, wish.token);
             self.world.state().history.wrong(Wrong::SaysNothing, story);
         }
-        if outcome == Outcome::Held && now < wish.until {
+        if matches!(outcome, Outcome::Held | Outcome::Mine(_)) && now < wish.until {
             let mut state = self.world.state();
             state.counts.against_itself += 1;
             if self.world.plan.leases_last() {
@@ -330,18 +343,14 @@ impl Worker {
         self.sleep(wish.claim.ttl.as_millis() / 2).await;
     }
 
-    async fn refresh(&mut self, wish: &mut Wish) {
+    pub(super) async fn refresh(&mut self, wish: &mut Wish) {
         let (instance, asked) = (self.instance(), self.world.now());
         let ttl = self.rng.bool().then_some(wish.claim.ttl);
         let of = self.target(wish);
-        if of.number.is_some() {
-            // It sets the end.
-            let end = asked + ttl.map_or(TTLS_MS[0], Ttl::as_millis);
-            wish.until = wish.until.min(end);
-            self.world.state().history.ends(wish.key, wish.token, end);
-        }
         let answer = self.ask(instance, async |store| store.renew(&of, ttl).await).await;
         match answer {
+            // The stream that keeps it has not let it go yet.
+            Some(Ok(Renewed::Kept(_))) => self.world.state().counts.mine += 1,
             Some(Ok(Renewed::Lease(lease))) => {
                 self.world.state().counts.refreshed += 1;
                 self.stays(wish, asked, &lease);
@@ -359,8 +368,10 @@ impl Worker {
     async fn repeat(&mut self, mut wish: Wish) {
         for _ in 0..REPEATS {
             let instance = self.instance();
-            if self.try_once(instance, &mut wish).await == Outcome::Granted {
-                return self.hold(wish).await;
+            match self.try_once(instance, &mut wish).await {
+                Outcome::Granted => return self.hold(wish).await,
+                Outcome::Mine(number) => return self.goes_on_by_name(wish, number).await,
+                _ => (),
             }
             self.sleep(100).await;
         }

@@ -34,7 +34,6 @@ const SPAWNS: &[(&str, &str)] = &[
 const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/conformance/rules.rs", "a client leaves at any moment after a release"),
     ("tests/it/hold/gone.rs", "the same"),
-    ("tests/it/redlock/hold.rs", "a renewal at any moment after the end of a stream"),
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
     ("tests/simulation/counterexamples.rs", "virtual time"),
     ("tests/simulation/crossings.rs", "virtual time"),
@@ -45,6 +44,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/simulation/endings.rs", "virtual time"),
     ("tests/simulation/order.rs", "virtual time"),
     ("tests/simulation/repeats.rs", "virtual time"),
+    ("tests/simulation/replacing.rs", "virtual time"),
     ("tests/simulation/worker.rs", "virtual time"),
 ];
 
