@@ -127,15 +127,22 @@ final class Service
      * @param bool $isKnown whether it lasts until now by this machine's clock: if it is gone after a lost answer,
      *                      it was given back. A forced release in this moment cannot be told apart.
      * @param bool $isExact whether another lease of the token is left alone
+     * @param bool $isAny   whether another one of the token counts: another object may have replaced it. Otherwise it
+     *                      is given back as well, but the lease itself had ended
      *
      * @throws LockkeeperException
      */
-    public function release(Ticket $ticket, bool $isKnown = false, bool $isExact = false): bool
-    {
+    public function release(
+        Ticket $ticket,
+        bool $isKnown = false,
+        bool $isExact = false,
+        bool $isAny = false,
+    ): bool {
         $mayBeDone = false;
-        $release = function () use ($ticket, $isKnown, $isExact, &$mayBeDone): bool {
+        $release = function () use ($ticket, $isKnown, $isExact, $isAny, &$mayBeDone): bool {
             try {
-                return $this->tryRelease($ticket, $this->answerTimeout, $isExact) || $mayBeDone;
+                $released = $this->tryRelease($ticket, $this->answerTimeout, $isExact);
+                return $released === true || $isAny && $released !== null || $mayBeDone;
             } catch (ServiceUnavailable $failure) {
                 $mayBeDone = $mayBeDone || $isKnown && $failure->outcome === Outcome::Unknown;
                 throw $failure;
@@ -165,7 +172,7 @@ final class Service
     {
         try {
             $until = Clock::now() + self::ON_ITS_WAY;
-            while (!$this->tryRelease($ticket, min(self::PARTING, $this->answerTimeout))) {
+            while ($this->tryRelease($ticket, min(self::PARTING, $this->answerTimeout)) === null) {
                 if (!$isOnItsWay || Clock::now() >= $until) {
                     return;
                 }
@@ -203,7 +210,8 @@ final class Service
         }
     }
 
-    private function tryRelease(Ticket $ticket, float $within, bool $isExact = false): bool
+    /** True for the lease itself, false for another one of the token, null where there was neither. */
+    private function tryRelease(Ticket $ticket, float $within, bool $isExact = false): ?bool
     {
         $lease = self::lease($ticket);
         $path = Keys::path($ticket->key) . ($lease === [] ? '' : '?' . http_build_query($lease));
@@ -212,9 +220,10 @@ final class Service
             self::good($this->transport->send($request));
             return true;
         } catch (LockLost $lost) {
-            // A lease that has replaced it, which may be without an answer.
-            return !$isExact && $lost->fencingToken !== null
+            // One that has replaced it, or that a late request got.
+            $isThere = !$isExact && $lost->fencingToken !== null
                 && $this->tryRelease($ticket->named($lost->fencingToken), $within, true);
+            return $isThere ? false : null;
         }
     }
 

@@ -140,7 +140,7 @@ final class LockkeeperLock extends Lock
             return false;
         }
         $this->isReleased = true;
-        return $this->client->service()->release($this->ticket());
+        return $this->client->service()->release($this->ticket(), isAny: true);
     }
 
     /**
