@@ -157,7 +157,8 @@ impl State {
 pub struct Replaced {
     /// Its number.
     pub number: FencingToken,
-    /// When it would have ended, on the store's clock and in the store's unit.
+    /// When it would have ended, on the store's clock and in the store's unit: one that was kept at
+    /// once, with its stream.
     pub ends_at: u64,
 }
 

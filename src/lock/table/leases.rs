@@ -83,9 +83,14 @@ impl Table {
         };
         let lease = self.extend(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
+        // One that is kept ends with its stream, which is told now that it is replaced.
+        let left = |before: &Entry| match before.state {
+            State::Kept => Duration::ZERO,
+            State::New | State::Heard => before.left(now),
+        };
         let replaces = before.map(|before| Replaced {
             number: before.fencing_token,
-            ends_at: now.plus(before.left(now)).as_micros(),
+            ends_at: now.plus(left(before)).as_micros(),
         });
         Some(Win { lease, fresh: true, replaces, place, by: 0 })
     }

@@ -14,6 +14,7 @@ on_every_store!(tests:
     rule_8_what_its_client_was_heard_of_stays,
     rule_8_a_repeat_that_reaches_nobody_ends_no_lease,
     rule_8_a_replacement_that_reaches_nobody_ends_when_the_replaced_lease_would_have,
+    rule_8_a_replacement_of_a_kept_lease_that_reaches_nobody_ends_at_once,
     rule_9_the_newest_waiting_request_counts,
     rule_9_a_try_supersedes_no_request_that_waits,
     rule_9_requests_that_are_given_up_in_a_stall_leave_nothing,
@@ -231,6 +232,18 @@ mod tests {
         assert!(!repeat.fresh, "its client finds it, and no stream keeps it");
         stage.store.end(&unheard(&win)).await.unwrap();
         assert!(left(&stage).await.is_some());
+    }
+
+    /// It stayed for the TTL of a lease that would have ended with its connection.
+    pub(super) async fn rule_8_a_replacement_of_a_kept_lease_that_reaches_nobody_ends_at_once(
+        stage: Stage,
+    ) {
+        for kept in [false, true] {
+            let first = stage.granted(&stream()).await.fencing_token;
+            let win = won(&stage, &Claim { kept, ..named(first) }).await;
+            stage.store.end(&unheard(&win)).await.unwrap();
+            assert_eq!(left(&stage).await, None);
+        }
     }
 
     async fn stand_in_line(stage: &Stage, locks: &Locks, claim: Claim) -> Request {

@@ -57,7 +57,8 @@ local function begun() -- A new lease, whose holder may have had the key before.
   }
 end
 local function grant(word)
-  local before, ends = own and own.fence or 0, own and now + own.left or 0
+  local before = own and own.fence or 0
+  local ends = own and own.state ~= KEPT and now + own.left or 0 -- One that is kept: its stream's.
   local new = word == 'again' and repeated() or begun()
   if new.slots == 1 then
     redis.call('SET', lock, token, 'PX', new.left)
