@@ -189,7 +189,10 @@ impl Hold {
             },
             Phase::Holding(care) => tokio::select! {
                 biased;
-                why = self.registered.told() => self.end(HoldEvent::Lost(why)),
+                why = self.registered.told() => {
+                    let why = care.explained(why);
+                    self.end(HoldEvent::Lost(why))
+                }
                 () = self.locks.drained() => {
                     let leaving = care.let_go(&self.locks, LastWord::Stay);
                     self.phase = Phase::Leaving(leaving);
@@ -231,6 +234,7 @@ impl Hold {
         if let Ok(Answer::Won(win)) = delivery.answer() {
             self.registered.has(&win.lease);
             if let Some(why) = self.registered.was_told() {
+                let why = if why == Why::Elsewhere { Why::Released } else { why };
                 return self.end(HoldEvent::Lost(why));
             }
         }
@@ -316,8 +320,7 @@ impl Care {
                 self.beat = Instant::now() + pause(self.ttl, &lease);
             }
             Ok(Renewed::Lost(Some(_))) => return Err(Why::Replaced),
-            Ok(_) if self.left() > Duration::ZERO => return Err(Why::Released),
-            Ok(_) => return Err(self.expired()),
+            Ok(_) => return Err(self.explained(Why::Elsewhere)),
             Err(_) => {
                 let pause = RETRY.min(interval(self.ttl)).min(self.left());
                 self.beat = Instant::now() + pause;
@@ -332,6 +335,15 @@ impl Care {
     /// Speaks the last word about the lease.
     fn let_go(&self, locks: &Locks, word: LastWord) -> JoinHandle<()> {
         locks.let_go(self.lease.clone(), word, Instant::now() + self.left())
+    }
+
+    /// The reason of an end that this instance did not see, by the time that was left.
+    fn explained(&self, why: Why) -> Why {
+        match why {
+            Why::Elsewhere if self.left() > Duration::ZERO => Why::Released,
+            Why::Elsewhere => self.expired(),
+            seen => seen,
+        }
     }
 
     /// The reason why the lease has expired.

@@ -76,7 +76,7 @@ pub enum Why {
     /// An administrator ended it by force.
     Forced,
     /// This instance did not see its end: it expired, or was ended through another instance or in
-    /// the store. No stream is told so.
+    /// the store. A stream tells `expired` or `released`, by its time.
     Elsewhere,
     /// Another request of its token has replaced it.
     Replaced,

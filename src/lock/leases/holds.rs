@@ -49,8 +49,8 @@ impl Holds {
         let Some(number) = ended.fencing_token else { return };
         let Some(of_key) = self.0.get_mut(key) else { return };
         for hold in &of_key.holds {
-            if hold.number.is_some_and(|number| ended.ends(number)) {
-                let _ = hold.told.set(why);
+            if let Some(own) = hold.number.filter(|own| ended.ends(*own)) {
+                let _ = hold.told.set(if own == number { why } else { Why::Elsewhere });
             }
         }
         of_key.ended.insert(number, (ended.clone(), why));
@@ -78,8 +78,9 @@ impl Registered {
                 own.number = Some(number);
             }
             let mut seen = of_key.ended.range(number..).map(|(_, end)| end);
-            if let Some((_, why)) = seen.find(|(ended, _)| ended.ends(number)) {
-                let _ = self.told.set(*why);
+            if let Some((ended, why)) = seen.find(|(ended, _)| ended.ends(number)) {
+                let is_its = ended.fencing_token == Some(number);
+                let _ = self.told.set(if is_its { *why } else { Why::Elsewhere });
             }
         });
     }
