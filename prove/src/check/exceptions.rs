@@ -228,6 +228,17 @@ fn a_look_on_redlock_may_show_the_vote_of_a_rival() {
 }
 
 #[test]
+fn a_lease_that_the_nodes_of_redlock_lost_has_no_number() {
+    let mut lost = no(refresh(1, 0, (60, 62), 900), "lock_lost");
+    lost.asked.fencing_token = Some(10);
+    let mut history = lines_of("redlock", [grant(1, 10, (0, 2), 1_000), lost]);
+    let found = rules(&history);
+    assert!(found.contains(&"I2"), "{found:?}");
+    history.push(flush(30));
+    assert_eq!(rules(&history), [""; 0]);
+}
+
+#[test]
 fn a_lease_on_redlock_keeps_its_number() {
     let all = [grant(1, 10, (0, 2), 990), refresh(1, 12, (100, 110), 990)];
     assert_eq!(rules(&lines_of("redlock", all)), ["I1", "I2", "I7", "I8", "I9"]);

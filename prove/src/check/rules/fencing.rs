@@ -38,7 +38,10 @@ fn shown(court: &mut Court<'_>, rule: &'static str) {
         let Some(lease) = leases.next().filter(|lease| Some(lease.fence) != said) else { continue };
         // While a node of the lease is silent, a look on Redlock may take the vote of a rival for it.
         let may_be_a_vote = looks && !mine && said > Some(lease.fence) && court.context.redlock();
-        let promised = !may_be_a_vote && court.context.promises_exclusion(lease.lo, answered);
+        // What Redlock's nodes lost is not granted to others, but it is gone.
+        let may_be_gone = said.is_none() && !court.context.promises_keeping(lease.lo, answered);
+        let may_be = may_be_a_vote || may_be_gone;
+        let promised = !may_be && court.context.promises_exclusion(lease.lo, answered);
         let what = format!("lease {} was shown as {said:?}", lease.fence);
         court.find(rule, answered, promised, what);
     }
