@@ -341,18 +341,16 @@ impl Locks {
     }
 
     async fn last_word(&self, of: &Target, word: LastWord) -> Result<(), StoreError> {
-        let linger = match word {
-            LastWord::End => None,
-            LastWord::Linger(ttl) => Some(Some(ttl)),
-            LastWord::Stay => Some(None),
-        };
-        if let Some(ttl) = linger {
-            return self.renew(of.clone(), ttl).await.map(drop);
+        match word {
+            LastWord::Linger(ttl) => self.renew(of.clone(), Some(ttl)).await.map(drop),
+            LastWord::Stay => self.renew(of.clone(), None).await.map(drop),
+            LastWord::End => {
+                if let Ended::Lease(lease) = self.store.end(of).await? {
+                    self.leases.ended(&of.key, &lease, Why::Released);
+                }
+                Ok(())
+            }
         }
-        if let Ended::Lease(lease) = self.store.end(of).await? {
-            self.leases.ended(&of.key, &lease, Why::Released);
-        }
-        Ok(())
     }
 
     /// The answer to a claim that has the key.
