@@ -49,15 +49,7 @@ impl Crossing {
         self.site.nodes[2].run::<()>(&format!("DEL lock:{key}"));
         let (http, path) = (self.far.http().token(MINE), format!("/locks/{key}/refresh"));
         let mut refreshing = JoinSet::new();
-        refreshing.spawn(async move {
-            // On a busy machine the nodes may be too late for it.
-            loop {
-                let answer = http.put(&path, REFRESHED).await;
-                if answer.status != 503 {
-                    return answer;
-                }
-            }
-        });
+        refreshing.spawn(async move { told(&http, &path, REFRESHED).await });
         eventually(PATIENCE, async || {
             let all = self.site.nodes[..2].iter().all(|node| left(node, key) > SHORT);
             all.then_some(())
@@ -72,6 +64,16 @@ impl Crossing {
 
     fn near(&self) -> Http {
         self.near.http()
+    }
+}
+
+/// The answer to a refresh; on a busy machine the nodes may be too late for it.
+async fn told(http: &Http, path: &str, body: &str) -> Answer {
+    loop {
+        let answer = http.put(path, body).await;
+        if answer.status != 503 {
+            return answer;
+        }
     }
 }
 
@@ -124,7 +126,8 @@ async fn of_two_refreshes_that_cross_the_shorter_one_cuts_no_node_that_missed_an
         let refresh = async |ttl: Duration| {
             let (http, body) =
                 (crossing.near().token(MINE), format!(r#"{{"ttl_ms":{}}}"#, ttl.as_millis()));
-            let answer = http.put(&format!("/locks/{key}/refresh"), &body).await;
+            let path = format!("/locks/{key}/refresh");
+            let answer = told(&http, &path, &body).await;
             assert_eq!(answer.status, 200, "round {round}: {answer:?}");
         };
         granted(&crossing.near(), &key, MINE, SHORT).await;
