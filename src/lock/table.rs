@@ -360,6 +360,7 @@ mod tests {
     use crate::lock::sample::{claim, key, token};
     use crate::lock::store::{Answer, Ask, If, Keep, Target, Win};
     use crate::lock::time::Timestamp;
+    use crate::lock::time::Ttl;
     use crate::lock::token::FencingToken;
 
     fn at(ms: u64) -> Timestamp {
@@ -398,7 +399,8 @@ mod tests {
 
     #[test]
     fn with_slack_a_lease_outlasts_its_ttl_a_little_and_says_so_to_nobody() {
-        let mut table = table().with_terms(Prefixes::default(), Duration::from_millis(100));
+        let terms = || table().with_terms(Prefixes::default(), Duration::from_millis(100));
+        let mut table = terms();
         table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 5);
         table.ask(&claim("b", "one", 10_000), Ask::Once(None), at(0), 5);
         let holder = |table: &mut Table, name, now| table.look(&key(name), (None, 0), now).holder;
@@ -408,6 +410,15 @@ mod tests {
             Some(Duration::from_millis(1))
         );
         assert_eq!(holder(&mut table, "a", at(1_050)), None);
+        // Of two refreshes that were told what is left, the later one is not told less.
+        let mut told = |ttl, now| {
+            let lease = table.renew(&of("b", "one", None), Some(Ttl::from_millis(ttl)), at(now));
+            lease.lease().unwrap().ttl
+        };
+        assert_eq!(told(1_000, 1_000), Ttl::from_millis(9_100));
+        assert_eq!(told(9_050, 1_000), Ttl::from_millis(9_100));
+        let mut table = terms();
+        table.ask(&claim("b", "one", 10_000), Ask::Once(None), at(0), 5);
         assert!(holder(&mut table, "b", at(10_099)).is_some());
         assert_eq!(holder(&mut table, "b", at(10_100)), None);
     }

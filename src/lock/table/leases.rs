@@ -104,10 +104,12 @@ impl Table {
         now: Timestamp,
     ) -> Lease {
         let (ttl, ends_at) = self.term(key, &entry, asked, now);
-        match entry.ends_at > ends_at {
-            true => self.note(key, entry, false, now),
-            false => self.note(key, Entry { ttl, ends_at, ..entry }, ttl < asked, now),
+        if entry.ends_at > ends_at {
+            return self.note(key, entry, false, now);
         }
+        // Its holder may have been told a part of the slack.
+        let told = ttl.max(Ttl::lasting(entry.left(now)));
+        self.note(key, Entry { ttl: told, ends_at, ..entry }, ttl < asked, now)
     }
 
     /// Lets a lease end when its `linger` has passed, or leaves its end without one.
