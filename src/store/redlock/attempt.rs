@@ -62,7 +62,7 @@ impl RedlockStore {
         counted.map_err(|error| error.of_claim(claim.origin))?;
         let claim = &Claim { ttl: claim.ttl.min(self.rules.longest_lease), ..claim.clone() };
         let (mut heard, mut may_hold, mut pause) = (0, 0, FIRST_PAUSE);
-        let mut last = Err(self.in_vain(0));
+        let (mut last, mut it_took) = (Err(self.in_vain(0)), false);
         for _ in 0..TRIES {
             let attempt = self.vote(claim, position, heard).await;
             heard = attempt.poll.highest();
@@ -80,13 +80,14 @@ impl RedlockStore {
             }
             let left = self.undo(claim, &attempt).await;
             may_hold = may_hold.max(left);
+            it_took |= attempt.poll.yes() > 0;
             self.metrics.redlock_attempt(outcome.name());
             match outcome {
                 Outcome::Granted | Outcome::Failed => {
                     return Err(self.too_few(&attempt.poll, may_hold));
                 }
                 Outcome::Held => return self.refused(attempt.poll, left),
-                Outcome::Again => match self.found_again(claim).await {
+                Outcome::Again => match self.found_again(claim, it_took).await {
                     Ok(Some(answer)) => return Ok(Attempted::Answered(answer)),
                     Ok(None) => last = Err(self.in_vain(may_hold)),
                     Err(error) if attempt.poll.answered() < self.quorum().needed() => {
@@ -220,23 +221,40 @@ impl RedlockStore {
     }
 
     /// Rules 5, 8 and 9: the answer to a claim whose token has votes. `None` if it can try again,
-    /// for what was in the way is given up, or its token has the lease that it names.
-    async fn found_again(&self, claim: &Claim) -> Result<Option<Answer>, StoreError> {
-        Ok(match self.refresh_for(claim).await? {
+    /// for what was in the way is given up, or its token has the lease that it names. What `it_took`
+    /// the place of is ended: that may have been a lease until then.
+    async fn found_again(
+        &self,
+        claim: &Claim,
+        it_took: bool,
+    ) -> Result<Option<Answer>, StoreError> {
+        let poll = match self.refresh_for(claim).await? {
             Found::Lease(lease) => {
                 let (fresh, replaces) = (false, None);
-                Some(Answer::Won(Win { lease, fresh, replaces, place: None, by: 0 }))
+                let win = Win { lease, fresh, replaces, place: None, by: 0 };
+                return Ok(Some(Answer::Won(win)));
             }
-            Found::Mine(own) if claim.named.is_none() => Some(self.mine(&claim.key, own)),
-            Found::Mine(own) if own.fencing_token == claim.named => None,
-            Found::Mine(own) => Some(Answer::Lost(own.fencing_token)),
-            Found::Gone(poll) => {
-                let of = Target::of(&claim.key, &claim.token, None);
-                let left = self.cleanup.once(self.leftovers(&of, &poll)).await;
-                self.cleanup.owe(left, claim.ttl.as_duration());
-                claim.named.map(|_| Answer::Lost(None))
+            Found::Mine(own) if claim.named.is_none() => {
+                return Ok(Some(self.mine(&claim.key, own)));
             }
-        })
+            Found::Mine(own) if own.fencing_token == claim.named => return Ok(None),
+            Found::Mine(own) => return Ok(Some(Answer::Lost(own.fencing_token))),
+            Found::Gone(poll) => poll,
+        };
+        let of = Target::of(&claim.key, &claim.token, None);
+        let mut left = self.leftovers(&of, &poll);
+        if let Some(number) = claim.named {
+            left.extend(self.ends_of(&of, number.number(), &Poll::new(self.quorum())));
+        }
+        let left = self.cleanup.once(left).await;
+        self.cleanup.owe(left, self.rules.longest_lease.as_duration());
+        match claim.named {
+            Some(_) if it_took => {
+                let reason = "too few nodes had the lease to replace, and it has ended there";
+                Err(failure(Verb::TryAcquire, Effect::Unknown, reason))
+            }
+            named => Ok(named.map(|_| Answer::Lost(None))),
+        }
     }
 
     /// The effect of a claim whose token may have something on so many nodes.

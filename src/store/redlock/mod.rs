@@ -29,7 +29,7 @@ use tokio_util::sync::DropGuard;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, LockStatus, Origin, Receipt};
+use crate::lock::lease::{Claim, Holder, LockStatus, Origin};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Slots;
 use crate::lock::store::{
@@ -285,7 +285,9 @@ impl Store for RedlockStore {
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         match of.only {
-            If::Unheard(Receipt { origin: Origin::Client, by, .. }) => self.take_back(of, by).await,
+            If::Unheard(receipt) if receipt.origin == Origin::Client => {
+                self.take_back(of, &receipt).await
+            }
             If::Unheard(_) | If::Ever => self.undo_all(&of.key, &of.token).await,
             If::Kept | If::LetGo => self.release_all(of).await,
             If::Any => self.release(of).await,

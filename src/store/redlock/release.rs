@@ -7,13 +7,14 @@ use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Owner};
+use crate::lock::lease::{Holder, Owner, Receipt};
 use crate::lock::slots::Share;
 use crate::lock::store::{Ended, Target};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redlock::RedlockStore;
+use crate::store::redlock::cleanup::Leftover;
 use crate::store::redlock::nodes::{Question, RELEASE, UNDO};
 use crate::store::redlock::poll::{Holding, LONGEST_ATTEMPT, Poll, Quorum, Says};
 
@@ -146,12 +147,17 @@ impl RedlockStore {
         if number == 0 {
             return; // A direct client's lock: no vote for it can come late.
         }
+        let rest = self.ends_of(of, number, poll);
+        self.cleanup.owe(rest, self.rules.longest_lease.as_duration());
+    }
+
+    /// The end of a lease, on all nodes that have not ended it by these answers.
+    pub(super) fn ends_of(&self, of: &Target, number: u64, poll: &Poll) -> Vec<Leftover> {
         let question = self.ended(of, number);
         let has_ended = |said: &Says| matches!(said, Says::Ended(it, _) if *it == number);
         let rest =
             poll.heard().filter(|(_, heard)| heard.is_none_or(|heard| !has_ended(&heard.said)));
-        let rest = rest.map(|(node, _)| self.cleanup.heard(node, &question)).collect();
-        self.cleanup.owe(rest, self.rules.longest_lease.as_duration());
+        rest.map(|(node, _)| self.cleanup.heard(node, &question)).collect()
     }
 
     /// Ends what an earlier release may have left on silent nodes, now that the token has no lease.
@@ -193,11 +199,19 @@ impl RedlockStore {
     }
 
     /// Takes back a grant that reached nobody: its votes are open, unless another request of the
-    /// token was told of them.
-    pub(super) async fn take_back(&self, of: &Target, by: u64) -> Result<Ended, StoreError> {
+    /// token was told of them. The lease that it has replaced ends where it was not replaced.
+    pub(super) async fn take_back(
+        &self,
+        of: &Target,
+        receipt: &Receipt,
+    ) -> Result<Ended, StoreError> {
         let (its, patience) = ((&of.key, &of.token), self.rules.node_timeout);
-        let question = self.nodes.of_attempt(&UNDO, its, by, patience);
-        self.until_it_cannot_act(&question).await
+        let question = self.nodes.of_attempt(&UNDO, its, receipt.by, patience);
+        let taken = self.until_it_cannot_act(&question).await;
+        if let Some(replaced) = receipt.replaced {
+            self.tell_ended(of, replaced.number.number(), &Poll::new(self.quorum()));
+        }
+        taken
     }
 
     /// Asks all nodes until so many have answered, after the deadline of earlier calls, that the

@@ -173,3 +173,30 @@ async fn a_vote_that_arrives_after_the_release_of_its_token_is_refused() {
         assert_eq!(at_once.status, 201, "round {round}: {at_once:?}");
     }
 }
+
+/// A node that has the lease is out of reach, and another one missed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replacement_that_too_few_nodes_take_is_unknown_and_leaves_nothing_of_its_lease() {
+    let crossing = Crossing::begin().await;
+    let nodes = &crossing.site.nodes;
+    for round in 0..ROUNDS / 2 {
+        let key = format!("replaced/{round}");
+        let lease = granted(&crossing.near(), &key, MINE, LONG).await.number("fencing_token");
+        nodes[2].run::<()>(&format!("DEL lock:{key}"));
+        crossing.site.proxies[1].set(Flow::Swallowing);
+        let replace = async || {
+            let path = format!("/locks/{key}?ttl=60s&fencing_token={lease}");
+            crossing.far.http().token(MINE).post(&path, "").await
+        };
+        let first = replace().await;
+        assert_eq!(first.told(), (503, "store_unavailable".into()), "round {round}");
+        assert_eq!(first.text("outcome"), "unknown", "round {round}: {first:?}");
+        crossing.set(Flow::Passing);
+        let again = eventually(PATIENCE, async || {
+            Some(replace().await).filter(|answer| answer.status != 503)
+        });
+        assert_eq!(again.await.told(), (409, "lock_lost".into()), "round {round}");
+        let is_free = || nodes.iter().all(|node| left(node, &key) == Duration::ZERO);
+        eventually(PATIENCE, async || is_free().then_some(())).await;
+    }
+}

@@ -11,10 +11,10 @@ if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
 local fence = tonumber(named)
 local is_its = value == token or token == '' and value and holder == '-'
 local is_meant = not fence or number == fence or has_ended == '1' and number < fence
-if has_ended == '1' then highest = math.max(highest, fence + 1) end
+if has_ended == '1' then highest, ended = math.max(highest, fence + 1), fence end
 if is_its and is_meant then
   local said = answer('ended', number, owner)
-  if number > 0 then ended = number end
+  if number > 0 and has_ended ~= '1' then ended = number end
   free()
   return said
 end
