@@ -89,7 +89,7 @@ impl Rule {
             Self::Unchanged => {
                 ("said == string.format('%.0f %.0f %s', highest, number, by)", "true")
             }
-            Self::HasEnded => ("if has_ended == '1' then highest", "if false then highest"),
+            Self::HasEnded => ("if is_told then highest", "if false then highest"),
             Self::Waits => ("(voting and '' or '?') .. attempt", "attempt"),
             Self::WholeWait => ("lease + math.ceil(lease / 100) + 2", "lease / 2"),
             Self::Settings => ("its_longest == longest and its_nodes == nodes", "of ~= nil"),

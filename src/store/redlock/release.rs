@@ -136,7 +136,7 @@ impl RedlockStore {
     async fn release_once(&self, of: &Target) -> Poll {
         let (patience, number) = (self.rules.node_timeout, of.number.map(FencingToken::number));
         let until = self.deadline(patience);
-        let args = release_args(of.token.expose(), number, false);
+        let args = release_args(of.token.expose(), number, "");
         let question = self.nodes.question(&RELEASE, &of.key, args, patience).until(until);
         self.nodes.poll(&question, Poll::complete).await
     }
@@ -167,10 +167,13 @@ impl RedlockStore {
         let known = heard().filter(|heard| heard.votes).map(|heard| heard.highest).min();
         let question = match (of.number.map(FencingToken::number), known) {
             (Some(named), _) => {
-                let args = release_args(of.token.expose(), Some(named), false);
+                let args = release_args(of.token.expose(), Some(named), "");
                 self.at_any_time(&of.key, args)
             }
-            (None, Some(known)) if known > 0 => self.ended(of, known),
+            (None, Some(known)) if known > 0 => {
+                let args = release_args(of.token.expose(), Some(known), "all");
+                self.at_any_time(&of.key, args)
+            }
             _ => return,
         };
         let silent = poll.silent().map(|node| self.cleanup.heard(node, &question)).collect();
@@ -179,7 +182,7 @@ impl RedlockStore {
 
     /// The question that ends all that a token has up to the number of a lease that has ended.
     pub(super) fn ended(&self, of: &Target, number: u64) -> Question {
-        let args = release_args(of.token.expose(), Some(number), true);
+        let args = release_args(of.token.expose(), Some(number), "lease");
         self.at_any_time(&of.key, args)
     }
 
@@ -194,7 +197,7 @@ impl RedlockStore {
         key: &LockKey,
         token: &LeaseToken,
     ) -> Result<Ended, StoreError> {
-        let args = release_args(token.expose(), None, false);
+        let args = release_args(token.expose(), None, "");
         self.until_it_cannot_act(&self.at_any_time(key, args)).await
     }
 
@@ -249,7 +252,7 @@ impl RedlockStore {
         // A value that is no text is that of a direct Redis client.
         let whose = String::from_utf8(lease.holder.clone()).unwrap_or_default();
         let number = named.or_else(|| looks.number_of(&lease));
-        let args = release_args(&whose, number, false);
+        let args = release_args(&whose, number, "");
         let ends =
             self.nodes.question(&RELEASE, key, args, patience).until(self.deadline(patience));
         let ended = self.answered(verb, &ends).await?;
@@ -273,8 +276,9 @@ impl RedlockStore {
     }
 }
 
-fn release_args(token: &str, number: Option<u64>, has_ended: bool) -> Vec<String> {
-    vec![token.to_owned(), or_empty(number), or_empty(has_ended.then_some(1))]
+/// What the script is told: with "lease" or "all" it ends what has ended elsewhere.
+fn release_args(token: &str, number: Option<u64>, has_ended: &str) -> Vec<String> {
+    vec![token.to_owned(), or_empty(number), has_ended.to_owned()]
 }
 
 impl Poll {
