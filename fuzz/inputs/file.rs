@@ -29,7 +29,7 @@ static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         assert!(acquire(&locks, key));
     }
     drop(locks);
-    std::fs::read(directory.path().join("locks.redb")).unwrap()
+    std::fs::read(directory.path().join("locks.sqlite")).unwrap()
 });
 
 static RUNTIME: LazyLock<Runtime> =
@@ -40,7 +40,7 @@ pub fn judge(input: &[u8]) {
     let mut file = WHOLE.clone();
     damage(&mut file, input);
     let directory = directory();
-    std::fs::write(directory.path().join("locks.redb"), file).unwrap();
+    std::fs::write(directory.path().join("locks.sqlite"), file).unwrap();
     match open(directory.path()) {
         Ok(locks) => {
             for key in KEYS {

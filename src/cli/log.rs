@@ -17,7 +17,6 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::cli::log::json::JsonLine;
 use crate::cli::stderr;
 use crate::config::{LogFormat, LogSection};
-use crate::lock::watched;
 
 /// Starts the log of this process, panics included. Returns a function that sets its lowest level.
 pub(super) fn start(log: &LogSection) -> impl Fn(LevelFilter) + Send + use<> {
@@ -45,9 +44,6 @@ pub(super) fn start(log: &LogSection) -> impl Fn(LevelFilter) + Send + use<> {
 
 /// Replaces the standard library's hook, which writes to standard error itself.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    if watched::is_caught() {
-        return;
-    }
     let place = panic.location().map(ToString::to_string);
     let thread = thread::current();
     let message = panic.payload_as_str().unwrap_or("no message");

@@ -4,9 +4,7 @@
 //! [`endless`] and [`sound`] wrap such a task, [`fail`] reports another cause, and the server waits
 //! for [`failed`]. An aborted task reports nothing.
 
-use std::cell::Cell;
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 
 use tokio::sync::SetOnce;
@@ -15,10 +13,6 @@ use tokio::sync::SetOnce;
 type Report = SetOnce<String>;
 
 static PROCESS: Report = Report::const_new();
-
-thread_local! {
-    static CAUGHT: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Runs a task that must not end. Reports if it panics or returns.
 pub(crate) async fn endless<T>(name: &'static str, task: impl Future<Output = T>) -> T {
@@ -45,20 +39,6 @@ pub(crate) async fn failed() -> &'static str {
 /// The reported reason, if the service cannot go on.
 pub(crate) fn failure() -> Option<&'static str> {
     PROCESS.get().map(String::as_str)
-}
-
-/// Calls foreign code that panics where it should return an error, such as a parser of damaged
-/// data. `None` if it panicked.
-pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
-    CAUGHT.set(true);
-    let called = catch_unwind(AssertUnwindSafe(call)).ok();
-    CAUGHT.set(false);
-    called
-}
-
-/// Returns true if a panic of this thread is expected and not worth a log line.
-pub(crate) fn is_caught() -> bool {
-    CAUGHT.get()
 }
 
 async fn reporting<T>(to: &Report, name: &'static str, task: impl Future<Output = T>) -> T {

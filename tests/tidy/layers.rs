@@ -31,7 +31,7 @@ const WORLDS: &[(&str, &[&str])] = &[
     ("deadpool_redis", &["store::redis"]),
     ("rustls", &["store::redis", "client", "server", "pem"]),
     ("tokio_rustls", &["client", "server"]),
-    ("redb", &["store::embedded"]),
+    ("rusqlite", &["store::embedded"]),
     ("clap", &["cli"]),
     ("tracing_subscriber", &["cli"]),
     ("prometheus_client", &["metrics"]),
@@ -314,7 +314,7 @@ fn a_crate_that_strayed_is_found() {
         ("src/cli/mod.rs", "use redis::Cmd;", "redis is for"),
         ("src/store/mod.rs", "pub mod redis;\nfn a(b: ::redis::Cmd) {}", "redis is for"),
         ("src/server/mod.rs", "use redis;", "redis is for"),
-        ("src/store/redis/node.rs", "use redb::Database;", "redb is for"),
+        ("src/store/redis/node.rs", "use rusqlite::Connection;", "rusqlite is for"),
         ("src/store/embedded/log.rs", "deadpool_redis::Pool", "deadpool_redis is for"),
         ("src/config/mod.rs", "#[derive(clap::Args)]", "clap is for"),
     ] {

@@ -83,9 +83,13 @@ impl Nemesis<'_> {
                 let _ = fs::remove_dir_all(&directory);
                 fs::rename(&aside, &directory)?;
             }
-            Kind::FileDeleted => instance.roll(Log::File).await?,
+            Kind::FileDeleted => {
+                remove_beside(&file);
+                instance.roll(Log::File).await?;
+            }
             Kind::FileRolledBack => {
                 instance.process.end().await;
+                remove_beside(&file);
                 fs::rename(&aside, &file)?;
                 instance.restart().await?;
             }
@@ -118,6 +122,15 @@ impl Nemesis<'_> {
 
     fn aside(&self) -> PathBuf {
         self.site.directory.join("aside")
+    }
+}
+
+/// What belongs to a file that is not there any more.
+fn remove_beside(file: &Path) {
+    for beside in ["-wal", "-shm", "-note"] {
+        let mut name = file.as_os_str().to_owned();
+        name.push(beside);
+        let _ = fs::remove_file(name);
     }
 }
 

@@ -228,6 +228,6 @@ impl Site {
     }
 
     pub(crate) fn file(&self) -> PathBuf {
-        self.data().join("locks.redb")
+        self.data().join("locks.sqlite")
     }
 }

@@ -1,8 +1,6 @@
-//! The time after which a peer that acknowledges nothing is given up, and names in the kernel.
+//! The time after which a peer that acknowledges nothing is given up.
 
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
@@ -16,10 +14,4 @@ pub(crate) fn give_up_after(socket: &SockRef<'_>, unacknowledged: Duration) -> i
 /// Does so for connections to Redis.
 pub(crate) fn giving_up_after(settings: TcpSettings, unacknowledged: Duration) -> TcpSettings {
     settings.set_user_timeout(unacknowledged)
-}
-
-/// Takes a name in the kernel, until the socket is closed. Fails with `AddrInUse` if another
-/// process has it.
-pub(crate) fn take_name(name: &[u8]) -> io::Result<UnixListener> {
-    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }

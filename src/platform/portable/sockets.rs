@@ -2,7 +2,6 @@
 //! macOS. An idle peer that is gone is noticed by keepalive as elsewhere.
 
 use std::io;
-use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
@@ -16,9 +15,4 @@ pub(crate) fn give_up_after(_: &SockRef<'_>, _: Duration) -> io::Result<()> {
 /// Leaves the time to the system.
 pub(crate) fn giving_up_after(settings: TcpSettings, _: Duration) -> TcpSettings {
     settings
-}
-
-/// Fails: only Linux has names that end with the process.
-pub(crate) fn take_name(_: &[u8]) -> io::Result<UnixListener> {
-    Err(io::ErrorKind::Unsupported.into())
 }

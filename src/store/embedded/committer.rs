@@ -73,7 +73,7 @@ impl Committer {
         metrics: Arc<Metrics>,
     ) -> Result<Self, LogError> {
         let (log, table, clock_on_disk) = Log::open(directory)?;
-        let path = log.path().display();
+        let path = log.home.path().display();
         tracing::info!(held = table.len(), %path, "embedded store opened");
         metrics.embedded(table.len(), None);
         metrics.embedded_up(true);
@@ -108,11 +108,12 @@ impl Committer {
         if let Health::Serving = self.health {
             // With the clock on disk up to date, remaining leases last no longer than they must.
             let now = self.shared.clock.now();
-            if let Err(error) = self.commit(now) {
-                tracing::warn!(
+            match self.commit(now) {
+                Ok(()) => self.log.close(),
+                Err(error) => tracing::warn!(
                     %error,
                     "cannot write the store's clock; leases may last longer after a restart"
-                );
+                ),
             }
         }
     }
@@ -176,7 +177,7 @@ impl Committer {
         if self.looked.elapsed() < LOOK_EVERY {
             return Ok(());
         }
-        self.log.check_place()?;
+        self.log.home.check_place()?;
         self.looked = Instant::now();
         Ok(())
     }
@@ -184,14 +185,14 @@ impl Committer {
     /// Handles a failed commit. The transaction is on disk whole or not at all; reading it tells
     /// which.
     fn fail(&mut self, error: &LogError) -> Result<(), JobError> {
-        if !error.is_full() {
+        if !error.is_undone() {
             return Err(self.give_up(error));
         }
-        let full = self.wait(error, Effect::None);
+        let (undone, before) = (self.wait(error, Effect::None), self.log.commits);
         match self.read_again() {
-            Ok(()) if self.log.is_committed() => Ok(()),
-            Ok(()) => Err(full),
-            Err(error) if error.may_pass() => Err(JobError { effect: Effect::Unknown, ..full }),
+            Ok(()) if self.log.commits > before => Ok(()),
+            Ok(()) => Err(undone),
+            Err(error) if error.may_pass() => Err(JobError { effect: Effect::Unknown, ..undone }),
             Err(error) => Err(self.give_up(&error)),
         }
     }
@@ -249,7 +250,7 @@ impl Committer {
     }
 
     fn read_again(&mut self) -> Result<(), LogError> {
-        let (table, _) = self.log.reopen()?;
+        let (table, _) = self.log.read()?;
         {
             let mut state = self.shared.view.state();
             state.table = Some(self.settings.rules(table));

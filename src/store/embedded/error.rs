@@ -1,7 +1,9 @@
 //! The faults of a store's file, each in one sentence for an operator.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
 
 use crate::store::embedded::tables::FORMAT;
 
@@ -16,7 +18,7 @@ pub(super) enum LogError {
          that wrote it, or move it away to begin without its leases once the longest of them must \
          have expired", path.display()
     )]
-    Format { path: PathBuf, format: u64 },
+    Format { path: PathBuf, format: u32 },
     #[error(
         "{} was moved, deleted, replaced or written to under the running service: put it back, or \
          stop the service, wait for the longest lease, and start it", .0.display()
@@ -34,23 +36,42 @@ pub(super) enum LogError {
     #[error("the committer cannot be started: {0}")]
     Thread(#[from] io::Error),
     #[error("{}: {source}", path.display())]
-    Database { path: PathBuf, source: redb::Error },
+    Database { path: PathBuf, source: rusqlite::Error },
 }
 
 impl LogError {
-    /// Returns true if the file may be readable later: no data was lost.
-    pub(super) fn may_pass(&self) -> bool {
-        self.is_full() || matches!(self, Self::Unusable { .. } | Self::Misplaced(_))
+    /// What the database has said.
+    pub(super) fn said(path: &Path, source: rusqlite::Error) -> Self {
+        use ErrorCode::{DatabaseCorrupt, NotADatabase, Unknown};
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            None | Some(DatabaseCorrupt | NotADatabase | Unknown) => {
+                Self::Damaged { path, what: source.to_string() }
+            }
+            Some(_) => Self::Database { path, source },
+        }
     }
 
-    /// Returns true if only room is lacking.
+    /// Returns true if the file may be readable later: no data was lost by reading it.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Unusable { .. } | Self::Misplaced(_) | Self::Database { .. })
+    }
+
+    /// Returns true if a transaction did not begin, or was taken back.
+    pub(super) fn is_undone(&self) -> bool {
+        self.is_full() || self.code() == Some(ErrorCode::DatabaseBusy)
+    }
+
+    /// Returns true if only room is lacking. A sync that fails for it is another error: the data may
+    /// not be on disk, and a second sync may report a false success.
     pub(super) fn is_full(&self) -> bool {
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        self.code() == Some(ErrorCode::DiskFull)
+    }
+
+    fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Database { source: redb::Error::Io(error), .. } => {
-                matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
-            }
-            _ => false,
+            Self::Database { source, .. } => source.sqlite_error_code(),
+            _ => None,
         }
     }
 }

@@ -1,179 +1,228 @@
-//! The directory and the file of a store, locked against other processes. Neither may be moved,
-//! deleted, replaced or written to while it is served.
+//! The directory of a store and its files: the database, its log, and the note. They are locked
+//! against other processes, and none of them may be moved, deleted, replaced or cut while it is served.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
-use crate::platform::sockets;
 use crate::store::embedded::error::LogError;
+use crate::store::embedded::note::Note;
+use crate::store::embedded::tables::EARLIER;
 
-const FILE: &str = "locks.redb";
-
+const FILE: &str = "locks.sqlite";
 /// The name of an unfinished file. A file with the final name is whole.
-const UNFINISHED: &str = "locks.redb.new";
+const UNFINISHED: &str = "locks.sqlite.new";
 
-/// Only the owner has access, because the file contains the tokens.
+// What the names of the files beside the database end with. The database chooses the first two.
+const LOG: &str = "-wal";
+const INDEX: &str = "-shm";
+const NOTE: &str = "-note";
+
+/// The first bytes of a file, which tell what it is and never change.
+const HEAD: usize = 12;
+
+/// Only the owner has access, because the files contain the tokens.
 const FILE_MODE: u32 = 0o600;
 
-/// The offset of the number of the last answered commit: its own sector in the first page, of which
-/// the database uses 320 bytes.
-const WITNESS_AT: u64 = 2_048;
-/// The mark before the number.
-const WITNESS: &[u8; 8] = b"commits\0";
-
-/// A locked directory and its file.
+/// A locked directory and its files.
 pub(super) struct Home {
     path: PathBuf,
-    /// The open file, whatever its name is by now.
-    file: File,
-    /// The noted number of the last answered commit.
-    noted: Cell<u64>,
-    /// The length that the database gave the file.
-    length: Arc<AtomicU64>,
-    /// Its lock keeps other processes out, even if the file is gone.
+    database: Watched,
+    log: Option<Watched>,
+    /// The note of the last answered commit.
+    pub(super) note: Note,
+    /// Its lock keeps other processes out, even if the files are gone.
     _directory: File,
-    /// Keeps other processes out if the directory was moved. The name ends with the process.
-    _name: Option<UnixListener>,
+}
+
+/// An open file, whatever its name is by now. That of the database is never closed before the
+/// database is: to close any handle of a file ends the locks of a process on it.
+struct Watched {
+    path: PathBuf,
+    file: File,
+    /// The length and the head that were seen last.
+    seen: Cell<(u64, [u8; HEAD])>,
 }
 
 impl Home {
-    /// Locks a directory, which is created if missing. `make` writes a new file.
+    /// Locks a directory, which is created if missing. `make` writes a new database.
     pub(super) fn take(
         directory: &Path,
-        make: impl FnOnce(File) -> Result<(), LogError>,
+        make: impl FnOnce(&Path) -> Result<(), LogError>,
     ) -> Result<Self, LogError> {
-        let unusable = |source| LogError::Unusable { path: directory.to_owned(), source };
-        make_directory(directory).map_err(unusable)?;
+        let unusable = unusable(directory);
+        make_directory(directory).map_err(&unusable)?;
         let in_use = || LogError::InUse(directory.to_owned());
-        let handle = File::open(directory).map_err(unusable)?;
-        // On a file system without such locks, the lock of the file remains.
+        let handle = File::open(directory).map_err(&unusable)?;
+        // On a file system without such locks, that of the note remains.
         if let Err(fs::TryLockError::WouldBlock) = handle.try_lock() {
             return Err(in_use());
         }
-        let name = match take_name(directory) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(in_use()),
-            taken => taken.ok(),
-        };
         let path = directory.join(FILE);
         // A link that leads nowhere is the name of a file too: that of leases which are missing.
-        if is_missing(fs::symlink_metadata(&path)).map_err(unusable)? {
+        if is_missing(fs::symlink_metadata(&path)).map_err(&unusable)? {
+            refuse_leftovers(&path)?;
             let unfinished = directory.join(UNFINISHED);
-            is_missing(fs::remove_file(&unfinished)).map_err(unusable)?;
-            let mut options = fs::OpenOptions::new();
-            options.read(true).write(true).create_new(true).mode(FILE_MODE);
-            make(options.open(&unfinished).map_err(unusable)?)?;
-            fs::rename(&unfinished, &path).map_err(unusable)?;
-            // The new name must survive a loss of power as well.
-            handle.sync_all().map_err(unusable)?;
+            is_missing(fs::remove_file(&unfinished)).map_err(&unusable)?;
+            let file = new_file(&unfinished).map_err(&unusable)?;
+            make(&unfinished)?;
+            file.sync_all().map_err(&unusable)?;
+            fs::rename(&unfinished, &path).map_err(&unusable)?;
+            // The new name survives a loss of power.
+            handle.sync_all().map_err(&unusable)?;
         }
-        let file = open(&path)?;
-        Ok(Self {
-            path,
-            file,
-            noted: Cell::default(),
-            length: Arc::default(),
-            _directory: handle,
-            _name: name,
-        })
+        // The log is beside the file itself, also if this is a link.
+        let real = path.canonicalize().map_err(self::unusable(&path))?;
+        let (note, database) = (open_note(&real, &handle)?, Watched::open(real)?);
+        if let Err(fs::TryLockError::WouldBlock) = note.file().try_lock() {
+            return Err(in_use());
+        }
+        Ok(Self { path, database, log: None, note, _directory: handle })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes other users' access to a file that was copied here, or made otherwise.
+    /// The database itself, also if its name is a link.
+    pub(super) fn database(&self) -> &Path {
+        &self.database.path
+    }
+
+    /// Removes other users' access to files that were copied here, or made otherwise.
     pub(super) fn keep_private(&self) {
-        let mode =
-            self.file.metadata().map_or(FILE_MODE, |found| found.permissions().mode() & 0o777);
-        if mode & !FILE_MODE == 0 {
-            return;
+        let files = ["", LOG, INDEX, NOTE].map(|ending| beside(&self.database.path, ending));
+        files.iter().for_each(|file| keep_private(file));
+    }
+
+    /// Prepares the files for a reader. What it finds is on disk, also if an earlier process has only
+    /// written it.
+    pub(super) fn settle(&mut self) -> Result<(), LogError> {
+        self.log = None;
+        if !self.database.has_its_name().map_err(unusable(&self.path))? {
+            return Err(LogError::Misplaced(self.path.clone()));
         }
-        let path = self.path.display();
-        match self.file.set_permissions(fs::Permissions::from_mode(FILE_MODE)) {
-            Ok(()) => {
-                tracing::warn!(%path, "file was open to others; now only its owner may use it")
+        let settle = || {
+            self.database.file.sync_all()?;
+            match File::open(beside(&self.database.path, LOG)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                log => log?.sync_all(),
             }
-            Err(error) => tracing::warn!(%path, %error, "file is open to others"),
-        }
+        };
+        settle().map_err(unusable(&self.path))
     }
 
-    /// Opens the file again. Never creates it.
-    pub(super) fn open(&self) -> Result<File, LogError> {
-        let file = open(&self.path)?;
-        self.check(&file.metadata().map_err(|source| self.unusable(source))?)?;
-        Ok(file)
+    /// Expects the files to stay as the reader of the database has left them.
+    pub(super) fn watch(&mut self) -> Result<(), LogError> {
+        self.database.seen.take();
+        self.log = Some(Watched::open(beside(&self.database.path, LOG))?);
+        self.check_place()
     }
 
-    /// Fails if the file no longer has its name, or is not as it was left.
+    /// Fails if a file no longer has its name, or is not as it was left.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
-        match fs::metadata(&self.path) {
-            Ok(found) => self.check(&found)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.misplaced()),
-            Err(error) => return Err(self.unusable(error)),
+        let is_as_left = || {
+            let log = self.log.as_ref().map_or(Ok(true), Watched::is_as_left)?;
+            Ok(log && self.database.is_as_left()? && self.note.is_as_left()?)
+        };
+        match is_as_left() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(LogError::Misplaced(self.path.clone())),
+            Err(error) => Err(unusable(&self.path)(error)),
         }
-        self.check_note()
+    }
+}
+
+impl Watched {
+    fn open(path: PathBuf) -> Result<Self, LogError> {
+        let file = open(&path).map_err(unusable(&path))?;
+        Ok(Self { path, file, seen: Cell::default() })
     }
 
-    /// Fails if the file was cut, or the note overwritten.
-    pub(super) fn check_note(&self) -> Result<(), LogError> {
-        let found = || Ok((self.witnessed()?, self.file.metadata()?.len()));
-        let (note, length) = found().map_err(|source| self.unusable(source))?;
-        let is_whole = length >= self.length.load(Ordering::Relaxed);
-        if is_whole && note == Some(self.noted.get()) { Ok(()) } else { Err(self.misplaced()) }
+    fn has_its_name(&self) -> io::Result<bool> {
+        let named = match fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            named => named?,
+        };
+        let own = self.file.metadata()?;
+        Ok((named.dev(), named.ino()) == (own.dev(), own.ino()))
     }
 
-    /// Notes the number of an answered commit, without a sync: a crash of the process loses no
-    /// written data, and after a loss of power an older number does no harm.
-    pub(super) fn witness(&self, commits: u64) -> io::Result<()> {
-        let mut record = [0; 24];
-        record[..8].copy_from_slice(WITNESS);
-        record[8..16].copy_from_slice(&commits.to_le_bytes());
-        record[16..].copy_from_slice(&(!commits).to_le_bytes());
-        self.file.write_all_at(&record, WITNESS_AT)?;
-        self.expect(commits);
-        Ok(())
+    /// Returns true if the file has its name and its head, and was not cut.
+    fn is_as_left(&self) -> io::Result<bool> {
+        let (length, mut head) = (self.file.metadata()?.len(), [0; HEAD]);
+        self.file.read_at(&mut head, 0)?;
+        let (before, known) = self.seen.replace((length, head));
+        let is_whole = length >= before && (before == 0 || head == known);
+        Ok(is_whole && self.has_its_name()?)
     }
+}
 
-    /// Expects the file to have this note.
-    pub(super) fn expect(&self, commits: u64) {
-        self.noted.set(commits);
+/// A name in the directory of a file that begins like that of the file.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Refuses what is left of a database that is missing, and the file of an earlier version.
+fn refuse_leftovers(path: &Path) -> Result<(), LogError> {
+    let earlier = path.with_file_name(EARLIER.0);
+    if earlier.exists() {
+        return Err(LogError::Format { path: earlier, format: EARLIER.1 });
     }
-
-    /// Where the database notes the length that it gives the file.
-    pub(super) fn length(&self) -> Arc<AtomicU64> {
-        self.length.clone()
+    match [LOG, NOTE].map(|ending| beside(path, ending)).into_iter().find(|left| left.exists()) {
+        Some(path) => Err(LogError::Damaged { path, what: format!("{FILE} beside it is missing") }),
+        None => Ok(()),
     }
+}
 
-    /// The noted number of the last answered commit. `None` if the note itself is damaged.
-    pub(super) fn witnessed(&self) -> io::Result<Option<u64>> {
-        let mut record = [0; 24];
-        self.file.read_exact_at(&mut record, WITNESS_AT)?;
-        if record == [0; 24] {
-            return Ok(Some(0));
-        }
-        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| record[at + byte]));
-        let is_whole = record.starts_with(WITNESS) && number(8) == !number(16);
-        Ok(is_whole.then(|| number(8)))
+/// Opens the note beside a database. Only a database without a log can be without one: it is new, or
+/// a copy that was made of one that was closed.
+fn open_note(database: &Path, directory: &File) -> Result<Note, LogError> {
+    let path = beside(database, NOTE);
+    match open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+        opened => return Ok(Note::new(opened.map_err(unusable(&path))?)),
     }
-
-    fn check(&self, found: &fs::Metadata) -> Result<(), LogError> {
-        let ours = self.file.metadata().map_err(|source| self.unusable(source))?;
-        let same = (found.dev(), found.ino()) == (ours.dev(), ours.ino());
-        if same { Ok(()) } else { Err(self.misplaced()) }
+    let log = beside(database, LOG);
+    if log.metadata().is_ok_and(|log| log.len() > 0) {
+        let what = format!("{FILE}{NOTE} beside it is missing");
+        return Err(LogError::Damaged { path: log, what });
     }
+    let make = || {
+        let file = new_file(&path)?;
+        file.write_all_at(&[0; Note::LENGTH], 0)?;
+        file.sync_all()?;
+        directory.sync_all()?;
+        Ok(Note::new(file))
+    };
+    make().map_err(unusable(&path))
+}
 
-    fn misplaced(&self) -> LogError {
-        LogError::Misplaced(self.path.clone())
+fn unusable(path: &Path) -> impl Fn(io::Error) -> LogError {
+    move |source| LogError::Unusable { path: path.to_owned(), source }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().read(true).write(true).open(path)
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
+}
+
+fn keep_private(path: &Path) {
+    let Ok(found) = fs::metadata(path) else { return };
+    if found.permissions().mode() & 0o777 & !FILE_MODE == 0 {
+        return;
     }
-
-    fn unusable(&self, source: io::Error) -> LogError {
-        LogError::Unusable { path: self.path.clone(), source }
+    let file = path.display();
+    match fs::set_permissions(path, fs::Permissions::from_mode(FILE_MODE)) {
+        Ok(()) => tracing::warn!(%file, "file was open to others; now only its owner may use it"),
+        Err(error) => tracing::warn!(%file, %error, "file is open to others"),
     }
 }
 
@@ -184,11 +233,6 @@ fn is_missing<T>(done: io::Result<T>) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(error),
     }
-}
-
-fn open(path: &Path) -> Result<File, LogError> {
-    let opened = fs::OpenOptions::new().read(true).write(true).open(path);
-    opened.map_err(|source| LogError::Unusable { path: path.to_owned(), source })
 }
 
 /// Creates a directory and its parents, each of which survives a loss of power.
@@ -207,15 +251,4 @@ fn make_directory(directory: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     File::open(parent)?.sync_all()
-}
-
-/// Takes a name in the kernel that identifies this directory, even after a move.
-fn take_name(directory: &Path) -> io::Result<UnixListener> {
-    let directory = directory.canonicalize()?;
-    let parent = directory.parent().unwrap_or(&directory).metadata()?;
-    let mut name = format!("lockkeeper/{:x}/{:x}/", parent.dev(), parent.ino()).into_bytes();
-    let own = directory.file_name().unwrap_or_default().as_encoded_bytes();
-    // There is room for 107 bytes; two long names with the same end still have different locks.
-    name.extend_from_slice(&own[own.len().saturating_sub(48)..]);
-    sockets::take_name(&name)
 }

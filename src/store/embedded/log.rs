@@ -1,64 +1,62 @@
-//! The file: one redb database with the leases, the store's clock and the last fencing token.
+//! The database: a SQLite file with the leases, the store's clock and the last fencing token.
 //! Reading it proves that it is whole, and not older than the last answer.
 
-use std::fs::File;
-use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use redb::{Builder, Database, DatabaseError, StorageBackend};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
 
 use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
-use crate::lock::token::FencingToken;
-use crate::lock::watched::caught;
 use crate::store::embedded::error::LogError;
-use crate::store::embedded::file::DatabaseFile;
 use crate::store::embedded::home::Home;
-use crate::store::embedded::row::Sum;
-use crate::store::embedded::tables::{Change, FORMAT, Meta, contents, write, write_new};
+use crate::store::embedded::row::{LeaseOfKey, Sum};
+use crate::store::embedded::tables::{APPLICATION, Change, FORMAT, Meta};
+use crate::store::embedded::tables::{contents, write, write_new};
 
-/// All leases are in memory anyway; the database needs little more than its write buffer.
-const CACHE_BYTES: usize = 16 << 20;
+/// The longest time that another program may keep the database from a commit.
+const BUSY: Duration = Duration::from_millis(250);
+
+/// What may stand in the path of a URI.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+
+/// Every commit is synchronised. A checkpoint of 1 000 pages keeps the log at 4 MB, and a commit that
+/// makes one below 50 ms. No page is read through a mapping, and none is believed unchecked.
+const SETTINGS: &str = "
+PRAGMA synchronous = FULL;
+PRAGMA wal_autocheckpoint = 1000;
+PRAGMA cache_size = -16384;
+PRAGMA mmap_size = 0;
+PRAGMA cell_size_check = ON;
+PRAGMA trusted_schema = OFF;
+";
 
 /// The database and its last commit.
 pub(super) struct Log {
-    home: Home,
-    database: Option<Database>,
-    committed: u64,
-    attempted: u64,
+    pub(super) home: Home,
+    connection: Option<Connection>,
+    /// The number of the last commit that is known to be on disk.
+    pub(super) commits: u64,
     sum: Sum,
-}
-
-/// The thoroughness of a check of the file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Check {
-    /// Every page, read or not: another process may have written to the file.
-    Pages,
-    /// The pages that are read.
-    Leases,
+    /// Changes when another connection has written to the database.
+    version: i64,
 }
 
 impl Log {
     /// Opens or creates the log in `directory`. Returns the leases on disk and the time of the last
     /// commit with it.
     pub(super) fn open(directory: &Path) -> Result<(Self, Table, Timestamp), LogError> {
-        let home = Home::take(directory, |file| {
-            let begin = || write_new(&create(file, Arc::default())?);
-            begin().map_err(|source| database_error(&directory.join("locks.redb"), source))
+        let home = Home::take(directory, |path| {
+            let begin = || write_new(&connected(path)?);
+            begin().map_err(|error| LogError::said(path, error))
         })?;
-        let sum = Sum::default();
-        let mut log = Self { home, database: None, committed: 0, attempted: 0, sum };
-        let (table, clock) = log.read(Check::Pages)?;
+        let (connection, sum) = (None, Sum::default());
+        let mut log = Self { home, connection, commits: 0, sum, version: 0 };
+        let (table, clock) = log.read()?;
         log.home.keep_private();
         Ok((log, table, clock))
-    }
-
-    /// Opens the file again and reads it. Fails if it is another file, or has fewer commits than
-    /// known.
-    pub(super) fn reopen(&mut self) -> Result<(Table, Timestamp), LogError> {
-        self.read(Check::Leases)
     }
 
     /// Writes changes, the highest fencing token and their time. They are safe on disk when it
@@ -69,109 +67,99 @@ impl Log {
         last_fencing_token: u64,
         now: Timestamp,
     ) -> Result<(), LogError> {
-        self.home.check_note()?; // The next note would hide it.
-        self.attempted = self.committed + 1;
         let mut sum = self.sum;
         for Change { key, before, after } in changes {
             sum.replace(key, before.as_ref(), after.as_ref());
         }
-        let meta = Meta {
-            commits: self.attempted,
-            clock: now.as_micros(),
-            last_fencing_token,
-            ..Meta::default()
-        };
-        let closed = redb::Error::DatabaseClosed;
-        let written = self.database.as_ref().ok_or(closed);
-        let written = written.and_then(|database| write(database, meta, sum, changes));
-        written.map_err(|source| database_error(self.home.path(), source))?;
-        self.committed = self.attempted;
-        self.sum = sum;
+        let (commits, clock) = (self.commits + 1, now.as_micros());
+        let numbers = Meta { commits, clock, last_fencing_token, ..Meta::default() };
+        let written = self.write(numbers.summed(sum), changes);
+        if !written.map_err(|error| LogError::said(self.home.path(), error))? {
+            return Err(LogError::Misplaced(self.home.path().to_owned()));
+        }
+        (self.commits, self.sum) = (commits, sum);
         // Without this note a damaged file could pass for one that is a commit older.
-        if let Err(error) = self.home.witness(self.committed) {
+        if let Err(error) = self.home.note.write(commits) {
             tracing::debug!(%error, "cannot note the number of the last commit");
         }
         Ok(())
     }
 
-    /// Fails if the file was moved, deleted, cut or overwritten.
-    pub(super) fn check_place(&self) -> Result<(), LogError> {
-        self.home.check_place()
+    /// Ends with everything in the database. If that fails, its log stays beside it, as after a crash.
+    pub(super) fn close(self) {
+        let empties = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+        let _ = self.connection.map(|connection| connection.set_db_config(empties, false));
     }
 
-    pub(super) fn path(&self) -> &Path {
-        self.home.path()
+    /// Writes a transaction. Returns false if another program has written to the database.
+    fn write(&mut self, numbers: Meta, changes: &[Change]) -> rusqlite::Result<bool> {
+        let Some(connection) = &self.connection else { return Ok(false) };
+        run(connection, "BEGIN IMMEDIATE")?;
+        let is_ours = version(connection).map(|version| version == self.version);
+        let written = is_ours.and_then(|is_ours| {
+            is_ours.then(|| write(connection, numbers, changes)).transpose()?;
+            run(connection, if is_ours { "COMMIT" } else { "ROLLBACK" })?;
+            Ok(is_ours)
+        });
+        // Some failures have taken it back themselves.
+        written.inspect_err(|_| _ = run(connection, "ROLLBACK"))
     }
 
-    /// Returns true if the last attempted commit is known to be on disk.
-    pub(super) fn is_committed(&self) -> bool {
-        self.committed >= self.attempted
-    }
-
-    fn read(&mut self, check: Check) -> Result<(Table, Timestamp), LogError> {
-        self.database = None; // Releases its lock on the file first.
-        let file = self.home.open()?;
-        let read = caught(|| self.open_and_read(file, check));
-        let (database, meta, sum, table) =
-            read.ok_or_else(|| self.damaged("the database cannot be read"))??;
-        let witnessed = self.home.witnessed();
-        let witnessed =
-            witnessed.map_err(|source| database_error(self.home.path(), source.into()))?;
-        let witnessed = witnessed.ok_or_else(|| self.damaged("its first page"))?;
-        self.home.expect(witnessed);
-        let (is, was) = (meta.commits, witnessed.max(self.committed));
+    /// Opens the database and reads it. Fails if it is another file, or has fewer commits than known.
+    pub(super) fn read(&mut self) -> Result<(Table, Timestamp), LogError> {
+        self.connection = None; // Ends its locks on the file first.
+        self.home.settle()?;
+        let failed = |error| LogError::said(self.home.path(), error);
+        let connection = connected(self.home.database()).map_err(failed)?;
+        self.check(&connection).map_err(failed)??;
+        let (numbers, leases) = contents(&connection).map_err(failed)?;
+        let version = version(&connection).map_err(failed)?;
+        let (sum, table) = self.restored(numbers, leases)?;
+        let noted = self.home.note.read().ok().flatten();
+        let noted = noted.ok_or_else(|| self.damaged("the note beside it cannot be read"))?;
+        let (is, was) = (numbers.commits, noted.max(self.commits));
         if is < was {
             return Err(self.damaged(format!("its last commit is {is}, but {was} was answered")));
         }
-        (self.database, self.committed, self.sum) = (Some(database), is, sum);
-        Ok((table, Timestamp::from_micros(meta.clock)))
+        self.home.watch()?;
+        (self.connection, self.commits, self.sum, self.version) =
+            (Some(connection), is, sum, version);
+        Ok((table, Timestamp::from_micros(numbers.clock)))
     }
 
-    fn open_and_read(
+    /// Checks whose database it is, and that it is whole.
+    fn check(&self, of: &Connection) -> rusqlite::Result<Result<(), LogError>> {
+        let number = |name| of.pragma_query_value(None, name, |row| row.get::<_, u32>(0));
+        let (application, format) = (number("application_id")?, number("user_version")?);
+        let path = self.home.path().to_owned();
+        match (application, format) {
+            (APPLICATION, FORMAT) => (),
+            (APPLICATION, format) => return Ok(Err(LogError::Format { path, format })),
+            _ => return Ok(Err(self.damaged("it is empty, or of another program"))),
+        }
+        let found: String = of.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if found != "ok" {
+            return Ok(Err(self.damaged(found)));
+        }
+        of.pragma_update(None, "journal_mode", "WAL")?;
+        Ok(Ok(()))
+    }
+
+    fn restored(
         &self,
-        file: File,
-        check: Check,
-    ) -> Result<(Database, Meta, Sum, Table), LogError> {
-        let failed = |error: redb::Error| match error {
-            redb::Error::DatabaseAlreadyOpen => LogError::InUse(self.home.path().to_owned()),
-            redb::Error::Corrupted(what) => self.damaged(what),
-            redb::Error::TableDoesNotExist(name) => self.damaged(format!("it has no table {name}")),
-            redb::Error::Io(error)
-                if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) =>
-            {
-                self.damaged(error.to_string())
-            }
-            error => database_error(self.home.path(), error),
-        };
-        if file.metadata().is_ok_and(|file| file.len() == 0) {
-            return Err(self.damaged("it is empty"));
-        }
-        let mut database = create(file, self.home.length()).map_err(failed)?;
-        if check == Check::Pages {
-            database.check_integrity().map_err(|error| failed(error.into()))?;
-        }
-        let (meta, leases) = contents(&database).map_err(failed)?;
-        if meta.format != FORMAT {
-            let path = self.home.path().to_owned();
-            return Err(LogError::Format { path, format: meta.format });
-        }
+        numbers: Meta,
+        leases: Vec<Option<LeaseOfKey>>,
+    ) -> Result<(Sum, Table), LogError> {
         let leases: Option<Vec<_>> = leases.into_iter().collect();
         let leases = leases.ok_or_else(|| self.damaged("a lease cannot be read"))?;
         let mut sum = Sum::default();
         for (key, entry) in &leases {
             sum.replace(key, None, Some(entry));
         }
-        if !meta.fits(sum) {
-            let (is, was) = (leases.len(), meta.leases);
-            let what = format!("its {is} leases are not the {was} that were written");
-            return Err(self.damaged(what));
+        if numbers.summed(sum) != numbers {
+            return Err(self.damaged("its leases are not those that were written"));
         }
-        let highest = leases.iter().map(|(_, entry)| entry.fencing_token.number()).max();
-        let last = meta.last_fencing_token;
-        if last < highest.unwrap_or(0) || (last > 0 && FencingToken::from_number(last).is_none()) {
-            return Err(self.damaged(format!("its last fencing token is {last}")));
-        }
-        Ok((database, meta, sum, Table::restore(leases, last)))
+        Ok((sum, Table::restore(leases, numbers.last_fencing_token)))
     }
 
     fn damaged(&self, what: impl Into<String>) -> LogError {
@@ -179,15 +167,23 @@ impl Log {
     }
 }
 
-fn create(file: File, length: Arc<AtomicU64>) -> Result<Database, redb::Error> {
-    let file = DatabaseFile::new(file, length)?;
-    // Data that is not yet safe must not pass for data on disk.
-    file.sync_data()?;
-    let created: Result<_, DatabaseError> =
-        Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file);
-    Ok(created?)
+/// Opens a database that is there. `psow=0`: no commit shares a sector with the one before, which
+/// was answered. A log is emptied at a clean end only: to read it is the proof that it is whole.
+fn connected(path: &Path) -> rusqlite::Result<Connection> {
+    let name = percent_encode(path.as_os_str().as_encoded_bytes(), PATH);
+    let flags = OpenFlags::default() - OpenFlags::SQLITE_OPEN_CREATE;
+    let connection = Connection::open_with_flags(format!("file:{name}?psow=0"), flags)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.busy_timeout(BUSY)?;
+    connection.execute_batch(SETTINGS)?;
+    Ok(connection)
 }
 
-fn database_error(path: &Path, source: redb::Error) -> LogError {
-    LogError::Database { path: path.to_owned(), source }
+fn run(connection: &Connection, verb: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(verb)?.execute([]).map(|_| ())
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
 }

@@ -7,9 +7,9 @@
 mod call;
 mod committer;
 mod error;
-mod file;
 mod home;
 mod log;
+mod note;
 mod queue;
 mod row;
 mod settings;

@@ -1,25 +1,50 @@
-//! The tables in the file: the leases, their shares, and the numbers beside them.
+//! The tables in the database: the leases, and the numbers beside them.
 //!
-//! Rows are by fencing token, so that new leases are neighbours. A change needs a new number of the
-//! format.
+//! Rows are by fencing token, so that new leases are neighbours. A change of the tables, or of what
+//! their columns mean, needs a new number of the format.
 
-use redb::{
-    AccessGuard, Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
-    WriteTransaction,
-};
+use rusqlite::Connection;
 
 use crate::lock::key::LockKey;
 use crate::lock::table::Entry;
-use crate::lock::token::FencingToken;
-use crate::store::embedded::row;
-use crate::store::embedded::row::{LeaseRow, ShareRow, Sum};
+use crate::store::embedded::row::{LeaseOfKey, Sum, decode, insert};
 
-const LEASES: TableDefinition<'_, u64, LeaseRow> = TableDefinition::new("leases");
-const SHARES: TableDefinition<'_, u64, ShareRow> = TableDefinition::new("shares");
-const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+/// The format that is written, and the only one that is read. Earlier versions wrote another file.
+pub(super) const FORMAT: u32 = 2;
+pub(super) const EARLIER: (&str, u32) = ("locks.redb", 1);
 
-/// The format that is written, and the only one that is read.
-pub(super) const FORMAT: u64 = 1;
+/// What tells the database from those of other programs: `lock`.
+pub(super) const APPLICATION: u32 = 0x6c6f_636b;
+
+const SCHEMA: &str = "
+CREATE TABLE leases (
+  fencing_token INTEGER PRIMARY KEY,
+  key TEXT NOT NULL,
+  token TEXT NOT NULL,
+  owner TEXT,
+  since_us INTEGER NOT NULL,
+  ttl_ms INTEGER NOT NULL,
+  ends_at_us INTEGER NOT NULL,
+  state INTEGER NOT NULL,
+  slots INTEGER,
+  slot INTEGER
+) STRICT;
+CREATE TABLE numbers (
+  commits INTEGER NOT NULL,
+  clock_us INTEGER NOT NULL,
+  last_fencing_token INTEGER NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT;
+INSERT INTO numbers VALUES (0, 0, 0, 0);
+";
+
+const INSERT: &str = "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+const DELETE: &str = "DELETE FROM leases WHERE fencing_token = ?";
+const LEASES: &str = "SELECT * FROM leases";
+
+const UPDATE: &str = "UPDATE numbers SET
+  commits = ?, clock_us = ?, last_fencing_token = ?, checksum = ?";
+const NUMBERS: &str = "SELECT commits, clock_us, last_fencing_token, checksum FROM numbers";
 
 /// A lease that began, changed or ended.
 pub(super) struct Change {
@@ -30,150 +55,70 @@ pub(super) struct Change {
     pub(super) after: Option<Entry>,
 }
 
-/// The numbers in a file beside the leases.
-#[derive(Clone, Copy, Default)]
+/// The numbers in a database beside the leases.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Meta {
-    pub(super) format: u64,
     pub(super) commits: u64,
     pub(super) clock: u64,
     pub(super) last_fencing_token: u64,
-    pub(super) leases: u64,
     pub(super) checksum: u64,
 }
 
-type LeaseOfKey = (LockKey, Entry);
-type Row<'a> = (AccessGuard<'a, u64>, AccessGuard<'a, LeaseRow>);
-
 impl Meta {
-    /// The rows of the file. The checksum is the last, and covers all others.
-    fn rows(&self) -> [(&'static str, u64); 6] {
-        [
-            ("format", self.format),
-            ("commits", self.commits),
-            ("clock_us", self.clock),
-            ("last_fencing_token", self.last_fencing_token),
-            ("leases", self.leases),
-            ("checksum", self.checksum),
-        ]
-    }
-
-    /// The same with the sum of the leases.
-    fn summed(self, sum: Sum) -> Self {
-        let mut summed = Self { format: FORMAT, leases: sum.leases(), checksum: 0, ..self };
-        summed.checksum = sum.checksum(summed.rows().map(|(_, number)| number));
-        summed
-    }
-
-    pub(super) fn fits(&self, sum: Sum) -> bool {
-        let expected = self.summed(sum);
-        (expected.leases, expected.checksum) == (self.leases, self.checksum)
+    /// The same with the sum of the leases, and over all of them.
+    pub(super) fn summed(self, sum: Sum) -> Self {
+        let checksum = sum.with([self.commits, self.clock, self.last_fencing_token]);
+        Self { checksum, ..self }
     }
 }
 
+/// Writes the tables of a new database, without leases.
+pub(super) fn write_new(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(SCHEMA)?;
+    write_numbers(connection, Meta::default().summed(Sum::default()))?;
+    connection.pragma_update(None, "application_id", APPLICATION)?;
+    connection.pragma_update(None, "user_version", FORMAT)
+}
+
+/// Writes changes, and the numbers with them.
 pub(super) fn write(
-    database: &Database,
-    meta: Meta,
-    sum: Sum,
+    connection: &Connection,
+    numbers: Meta,
     changes: &[Change],
-) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    {
-        let mut leases = transaction.open_table(LEASES)?;
-        for Change { key, before, after } in changes {
-            match (before, after) {
-                (_, Some(after)) => {
-                    _ = leases.insert(after.fencing_token.number(), row::encode(key, after))?;
-                }
-                (Some(ended), None) => _ = leases.remove(ended.fencing_token.number())?,
-                (None, None) => (),
+) -> rusqlite::Result<()> {
+    for Change { key, before, after } in changes {
+        match (before, after) {
+            (_, Some(after)) => insert(&mut *connection.prepare_cached(INSERT)?, key, after)?,
+            (Some(ended), None) => {
+                let mut delete = connection.prepare_cached(DELETE)?;
+                delete.execute([ended.fencing_token.number()])?;
             }
-        }
-    }
-    write_shares(&transaction, changes)?;
-    write_meta(&transaction, meta.summed(sum))?;
-    Ok(transaction.commit()?)
-}
-
-/// Writes the tables of a new file, without leases.
-pub(super) fn write_new(database: &Database) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    transaction.open_table(LEASES)?;
-    transaction.open_table(SHARES)?;
-    write_meta(&transaction, Meta::default().summed(Sum::default()))?;
-    Ok(transaction.commit()?)
-}
-
-/// Writes the shares of changed leases; the table is not touched without any.
-fn write_shares(transaction: &WriteTransaction, changes: &[Change]) -> Result<(), redb::Error> {
-    let share =
-        |entry: &Entry| Some((entry.fencing_token.number(), row::encode_share(entry.share)?));
-    let shares = changes
-        .iter()
-        .map(|one| (one.before.as_ref().and_then(share), one.after.as_ref().and_then(share)));
-    let mut changed = shares.filter(|(before, after)| before != after).peekable();
-    if changed.peek().is_none() {
-        return Ok(());
-    }
-    let mut table = transaction.open_table(SHARES)?;
-    for change in changed {
-        match change {
-            (_, Some((number, share))) => _ = table.insert(number, share)?,
-            (Some((number, _)), None) => _ = table.remove(number)?,
             (None, None) => (),
         }
     }
+    write_numbers(connection, numbers)
+}
+
+fn write_numbers(connection: &Connection, numbers: Meta) -> rusqlite::Result<()> {
+    let Meta { commits, clock, last_fencing_token, checksum } = numbers;
+    let mut update = connection.prepare_cached(UPDATE)?;
+    update.execute((commits, clock, last_fencing_token, checksum.cast_signed()))?;
     Ok(())
 }
 
-fn write_meta(transaction: &WriteTransaction, meta: Meta) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(META)?;
-    for (name, number) in meta.rows() {
-        table.insert(name, number)?;
-    }
-    Ok(())
-}
-
-/// Reads a database; `None` for a lease that cannot be read. One of another format has no leases.
+/// Reads a database; `None` for a lease that cannot be read.
 pub(super) fn contents(
-    database: &Database,
-) -> Result<(Meta, Vec<Option<LeaseOfKey>>), redb::Error> {
-    let transaction = database.begin_read()?;
-    let table = transaction.open_table(META)?;
-    let number = |name| Ok::<_, redb::Error>(table.get(name)?.map_or(0, |value| value.value()));
-    let meta = Meta {
-        format: number("format")?,
-        commits: number("commits")?,
-        clock: number("clock_us")?,
-        last_fencing_token: number("last_fencing_token")?,
-        leases: number("leases")?,
-        checksum: number("checksum")?,
-    };
-    if meta.format != FORMAT {
-        return Ok((meta, Vec::new()));
-    }
-    let rows = transaction.open_table(LEASES)?;
-    let lease = |(number, row): Row<'_>| row::decode(number.value(), row.value());
-    let leases = rows.iter()?.map(|row| row.map(lease)).collect::<Result<_, _>>()?;
-    Ok((meta, with_shares(leases, &transaction)?))
-}
-
-/// The same leases with their shares; `None` for one whose share is of no lease or cannot be read.
-fn with_shares(
-    mut leases: Vec<Option<LeaseOfKey>>,
-    transaction: &ReadTransaction,
-) -> Result<Vec<Option<LeaseOfKey>>, redb::Error> {
-    for row in transaction.open_table(SHARES)?.iter()? {
-        let (number, share) = row?;
-        let number = FencingToken::from_number(number.value());
-        // The rows of both tables are in the order of their numbers.
-        let at = leases.binary_search_by_key(&number, |lease| {
-            lease.as_ref().map(|(_, entry)| entry.fencing_token)
-        });
-        let lease = at.ok().and_then(|at| leases[at].as_mut());
-        match (lease, row::decode_share(share.value())) {
-            (Some((_, entry)), Some(share)) => entry.share = share,
-            _ => leases.push(None),
-        }
-    }
-    Ok(leases)
+    connection: &Connection,
+) -> rusqlite::Result<(Meta, Vec<Option<LeaseOfKey>>)> {
+    let numbers = connection.query_row(NUMBERS, [], |row| {
+        Ok(Meta {
+            commits: row.get(0)?,
+            clock: row.get(1)?,
+            last_fencing_token: row.get(2)?,
+            checksum: row.get::<_, i64>(3)?.cast_unsigned(),
+        })
+    })?;
+    let mut rows = connection.prepare(LEASES)?;
+    let leases = rows.query_map([], |row| Ok(decode(row)))?.collect::<Result<_, _>>()?;
+    Ok((numbers, leases))
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use crate::embedded_faults::file::assert_refused;
 use crate::redis_faults::clock::Clock;
 use crate::support::{Process, eventually};
 
@@ -10,7 +11,7 @@ use crate::support::{Process, eventually};
 async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
     let directory = tempfile::tempdir().unwrap();
     let store = format!("embedded:{}", directory.path().display());
-    let file = directory.path().join("locks.redb");
+    let file = directory.path().join("locks.sqlite");
     let copy = directory.path().join("copy");
     let mut last = 0;
     for round in 0..5 {
@@ -29,6 +30,14 @@ async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
         assert!(later.number("fencing_token") > last);
         service.kill();
         fs::copy(&copy, &file).unwrap();
+        let remove = |beside: &str| {
+            fs::remove_file(directory.path().join(format!("locks.sqlite{beside}"))).unwrap();
+        };
+        // The files beside it are those of the later one.
+        remove("-wal");
+        remove("-shm");
+        assert_refused(&store, "was answered): move it away");
+        remove("-note");
 
         let service = Process::start(&store, &[]);
         let http = service.http();

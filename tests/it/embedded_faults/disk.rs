@@ -155,7 +155,7 @@ struct Fault(Child);
 impl Fault {
     fn inject(service: &Process, fault: &str) -> Self {
         let mut strace = command("strace")
-            .args(["-f", "-e", "trace=fdatasync", "-e", &format!("inject=fdatasync:{fault}")])
+            .args(["-f", "-e", "trace=fsync", "-e", &format!("inject=fsync:{fault}")])
             .args(["-p", &service.pid().to_string()])
             .stderr(Stdio::piped())
             .spawn()

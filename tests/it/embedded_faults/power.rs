@@ -1,24 +1,27 @@
-//! A loss of power. Every write and sync of a busy service is recorded, and files are made of what a
-//! disk may be left with at any moment: what was not synced is there, missing, or torn at a sector.
-//! Whatever was answered by then has to be in each of them.
+//! A loss of power. Every write and sync of a busy service on each of its files is recorded, and files
+//! are made of what a disk may be left with at any moment: what was not synced is there, missing, or
+//! torn at a sector, and the sector that was being written is garbage. Whatever was answered by then
+//! has to be in them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use lockkeeper::lock::time::wall_clock_micros;
 use tokio::task::JoinSet;
 
-use crate::embedded_faults::file::{Random, read};
+use crate::embedded_faults::file::{Files, Random, files_in, read, write_files};
 use crate::support::process::Process;
 use crate::support::{Http, PATIENCE, eventually, in_memory};
 
 /// What a disk writes as a whole.
 const SECTOR: usize = 512;
 
+const FILES: [&str; 3] = ["locks.sqlite", "locks.sqlite-wal", "locks.sqlite-note"];
+
 const KEYS: usize = 6;
 
 /// The leases of each key.
-const LEASES: usize = 25;
+const LEASES: usize = 70;
 
 /// The files that are made; `IMAGES` in the environment overrides it.
 const IMAGES: u64 = 1_500;
@@ -26,16 +29,17 @@ const IMAGES: u64 = 1_500;
 /// The files whose recovery loses power as well; of each, a fiftieth of `IMAGES`.
 const RECOVERIES: u64 = 10;
 
-/// What the service does to its file, and when.
+/// What the service does to one of its files, and when.
 struct Step {
     at: u64,
+    file: String,
     deed: Deed,
 }
 
 enum Deed {
     Write(usize, Vec<u8>),
     Length(usize),
-    /// So many steps are on the disk.
+    /// So many steps, as far as they are of this file, are on the disk.
     Sync(usize),
 }
 
@@ -73,7 +77,7 @@ async fn work(http: Http, key: usize) -> Vec<Told> {
 
 /// The steps of a trace, the calls that are `<unfinished ...>` among them.
 fn steps(trace: &str) -> Vec<Step> {
-    let (mut steps, mut files, mut open) = (Vec::new(), HashSet::new(), HashMap::new());
+    let (mut steps, mut files, mut open) = (Vec::new(), HashMap::new(), HashMap::new());
     for line in trace.lines() {
         let (task, rest) = line.split_once(' ').unwrap();
         let (at, call) = rest.trim_start().split_once(' ').unwrap();
@@ -84,19 +88,20 @@ fn steps(trace: &str) -> Vec<Step> {
         };
         let (name, args) = begun.split_once('(').unwrap_or_default();
         let fd = args.split([',', ')', ' ']).next().unwrap_or_default().to_owned();
+        let file = files.get(&fd).cloned();
         let is_begin = !call.starts_with("<... ");
-        match name {
-            "pwrite64" if is_begin && files.contains(&fd) => {
+        match (name, file.clone()) {
+            ("pwrite64", Some(file)) if is_begin => {
                 let mut parts = args.split('"');
                 let data = unhexed(parts.nth(1).unwrap());
                 let rest = parts.next().unwrap().split([',', ')', '<']);
                 let offset = rest.filter_map(|word| word.trim().parse().ok()).nth(1).unwrap();
-                steps.push(Step { at, deed: Deed::Write(offset, data) });
+                steps.push(Step { at, file, deed: Deed::Write(offset, data) });
             }
-            "ftruncate" if is_begin && files.contains(&fd) => {
+            ("ftruncate", Some(file)) if is_begin => {
                 let length =
                     args.split([',', ')', ' ']).filter_map(|word| word.parse().ok()).nth(1);
-                steps.push(Step { at, deed: Deed::Length(length.unwrap()) });
+                steps.push(Step { at, file, deed: Deed::Length(length.unwrap()) });
             }
             _ => (),
         }
@@ -105,18 +110,20 @@ fn steps(trace: &str) -> Vec<Step> {
             continue;
         }
         let result = call.rsplit_once(" = ").map(|(_, result)| result.trim()).unwrap_or_default();
-        match name {
-            "openat" => {
+        match (name, file) {
+            ("openat", _) => {
                 let path =
                     String::from_utf8_lossy(&unhexed(args.split('"').nth(1).unwrap())).into_owned();
-                let is_ours = path.ends_with("locks.redb") || path.ends_with("locks.redb.new");
-                let known =
-                    if is_ours { files.insert(result.to_owned()) } else { files.remove(result) };
-                let _ = known;
+                let file = path.rsplit('/').next().unwrap();
+                let file = file.strip_suffix(".new").unwrap_or(file);
+                match FILES.contains(&file) {
+                    true => _ = files.insert(result.to_owned(), file.to_owned()),
+                    false => _ = files.remove(result),
+                }
             }
-            "fdatasync" | "fsync" if files.contains(&fd) => {
+            ("fdatasync" | "fsync", Some(file)) => {
                 assert_eq!(result, "0", "{line}");
-                steps.push(Step { at, deed: Deed::Sync(before) });
+                steps.push(Step { at, file, deed: Deed::Sync(before) });
             }
             _ => (),
         }
@@ -138,24 +145,39 @@ fn write(image: &mut Vec<u8>, at: usize, data: &[u8]) {
 }
 
 /// What the disk may have before the step of this number, with what it had at first.
-fn image(mut image: Vec<u8>, steps: &[Step], number: usize, random: &mut Random) -> Vec<u8> {
-    let synced = steps[..number].iter().filter_map(|step| match step.deed {
-        Deed::Sync(before) => Some(before),
-        _ => None,
-    });
-    let synced = synced.max().unwrap_or_default();
-    for (place, step) in steps[..number].iter().enumerate() {
-        let fate = if place < synced { 0 } else { random.below(3) };
+fn image(mut image: Files, steps: &[Step], number: usize, random: &mut Random) -> Files {
+    let mut synced = BTreeMap::new();
+    for step in &steps[..number] {
+        if let Deed::Sync(before) = step.deed {
+            let known: &mut usize = synced.entry(&step.file).or_default();
+            *known = before.max(*known);
+        }
+    }
+    let is_synced = |(place, step): &(usize, &Step)| {
+        synced.get(&step.file).is_some_and(|before| place < before)
+    };
+    // In half of the losses a write was under way.
+    let unsynced: Vec<_> = (0..).zip(&steps[..number]).filter(|step| !is_synced(step)).collect();
+    let under_way = random.below(2 * unsynced.len() + 1);
+    let under_way = unsynced.get(under_way).map(|(place, _)| *place);
+    for (place, step) in (0..).zip(&steps[..number]) {
+        let fate = if is_synced(&(place, step)) { 0 } else { random.below(3) };
+        let file = image.entry(step.file.clone()).or_default();
         match &step.deed {
-            Deed::Write(at, data) if fate == 0 => write(&mut image, *at, data),
+            // Whatever shares the sector with an end of it is lost.
+            Deed::Write(at, data) if under_way == Some(place) => {
+                let lost = [*at, at + data.len() - 1][random.below(2)] / SECTOR * SECTOR;
+                write(file, lost, &[0xa5; SECTOR]);
+            }
+            Deed::Write(at, data) if fate == 0 => write(file, *at, data),
             Deed::Write(at, data) if fate == 1 => {
                 for (sector, data) in data.chunks(SECTOR).enumerate() {
                     if random.below(2) == 0 {
-                        write(&mut image, at + sector * SECTOR, data);
+                        write(file, at + sector * SECTOR, data);
                     }
                 }
             }
-            Deed::Length(length) if fate == 0 => image.resize(*length, 0),
+            Deed::Length(length) if fate == 0 => file.resize(*length, 0),
             _ => (),
         }
     }
@@ -169,13 +191,13 @@ async fn fault(
     told: &BTreeMap<usize, Vec<Told>>,
     random: &mut Random,
 ) -> Option<String> {
-    let left = image(Vec::new(), steps, number, random);
+    let left = image(Files::new(), steps, number, random);
     let found = fault_of(&left, steps[number].at, told).await;
     found.map(|why| format!("step {number}: {why}"))
 }
 
 /// What is wrong with a file that a loss of power at a moment left.
-async fn fault_of(left: &[u8], at: u64, told: &BTreeMap<usize, Vec<Told>>) -> Option<String> {
+async fn fault_of(left: &Files, at: u64, told: &BTreeMap<usize, Vec<Told>>) -> Option<String> {
     let held = match read(left).await {
         Ok(held) => held,
         Err(why) => return Some(why),
@@ -219,7 +241,7 @@ async fn whatever_was_answered_outlives_a_loss_of_power_at_any_moment() {
 
     for _ in 0..RECOVERIES {
         let number = begin + random.below(any.len());
-        let left = image(Vec::new(), &steps, number, &mut random);
+        let left = image(Files::new(), &steps, number, &mut random);
         let again = recovery(&left).await;
         assert!(!again.is_empty(), "it repairs nothing");
         for _ in 0..images / 50 {
@@ -272,7 +294,7 @@ async fn the_first_file_and_its_directories_are_on_the_disk_before_anybody_is_se
         let is_it = |line: &&str| line.contains(call) && line.contains(words);
         lines.iter().rposition(is_it).unwrap_or_else(|| panic!("no {call} of {words}: {text}"))
     };
-    let (made, file) = (data.parent().unwrap().display().to_string(), "/locks.redb.new>");
+    let (made, file) = (data.parent().unwrap().display().to_string(), "/locks.sqlite.new>");
     let order = [
         last("mkdir(", "made\""),
         last("sync(", &format!("{}>", root.path().canonicalize().unwrap().display())),
@@ -286,17 +308,19 @@ async fn the_first_file_and_its_directories_are_on_the_disk_before_anybody_is_se
     ];
     assert!(order.is_sorted(), "{order:?} of {text}");
 
-    std::fs::remove_file(data.join("locks.redb")).unwrap();
-    std::fs::write(data.join("locks.redb.new"), "half a file").unwrap();
+    for left in files_in(&data).keys() {
+        std::fs::remove_file(data.join(left)).unwrap();
+    }
+    std::fs::write(data.join("locks.sqlite.new"), "half a file").unwrap();
     let store = format!("embedded:{}", data.display());
     let answer = Process::start(&store, &[]).http().post("/locks/k", "").await;
     assert_eq!(answer.status, 201, "{answer:?}");
 }
 
 /// What a service does to a file that a loss of power left, until it serves.
-async fn recovery(left: &[u8]) -> Vec<Step> {
+async fn recovery(left: &Files) -> Vec<Step> {
     let (directory, traced) = (in_memory(), tempfile::tempdir().unwrap());
-    std::fs::write(directory.path().join("locks.redb"), left).unwrap();
+    write_files(left, directory.path());
     let trace = traced.path().join("trace");
     let service = traced_service(&format!("embedded:{}", directory.path().display()), &trace);
     killed(service, &trace).await;

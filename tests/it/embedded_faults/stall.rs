@@ -200,7 +200,10 @@ async fn a_disk_that_has_failed_ends_the_service_with_one_sentence_and_a_restart
     let log = log.whole();
     let told: Vec<_> = log.lines().filter(|line| line.starts_with("lockkeeper: ")).collect();
     assert_eq!(told.len(), 1, "{log}");
-    assert!(told[0].contains("locks.redb") && told[0].contains("restart the service"), "{told:?}");
+    assert!(
+        told[0].contains("locks.sqlite") && told[0].contains("restart the service"),
+        "{told:?}"
+    );
     let service = disk.start(&[]);
     let look = service.http().token("token-of-the-holder").get("/locks/held").await;
     assert_eq!(look.field("mine"), true);

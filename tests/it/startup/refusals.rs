@@ -187,7 +187,7 @@ fn a_directory_that_cannot_be_used_is_one_sentence() {
         let store = format!("embedded:{}", store.display());
         assert_refused(&["--listen", "127.0.0.1:0", "--store", &store], &[], "cannot be used");
     }
-    std::fs::write(directory.path().join("locks.redb"), "no database at all").unwrap();
+    std::fs::write(directory.path().join("locks.sqlite"), "no database at all").unwrap();
     let store = format!("embedded:{}", directory.path().display());
     assert_refused(&["--listen", "127.0.0.1:0", "--store", &store], &[], "");
 }
