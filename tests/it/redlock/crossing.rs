@@ -46,6 +46,16 @@ impl Crossing {
 
     /// The same of a lease that is there.
     async fn refreshing_of(&self, key: &str) -> JoinSet<Answer> {
+        // On a busy machine a node may have missed the grant: without the third it would be lost.
+        eventually(PATIENCE, async || {
+            let have_it = || self.site.nodes[..2].iter().all(|node| !left(node, key).is_zero());
+            if !have_it() {
+                let path = format!("/locks/{key}/refresh");
+                self.near.http().token(MINE).put(&path, r#"{"ttl_ms":10000}"#).await;
+            }
+            have_it().then_some(())
+        })
+        .await;
         self.site.nodes[2].run::<()>(&format!("DEL lock:{key}"));
         let (http, path) = (self.far.http().token(MINE), format!("/locks/{key}/refresh"));
         let mut refreshing = JoinSet::new();
