@@ -359,8 +359,7 @@ mod tests {
     use crate::lock::prefixes::Prefixes;
     use crate::lock::sample::{claim, key, token};
     use crate::lock::store::{Answer, Ask, If, Keep, Target, Win};
-    use crate::lock::time::Timestamp;
-    use crate::lock::time::Ttl;
+    use crate::lock::time::{Timestamp, Ttl};
     use crate::lock::token::FencingToken;
 
     fn at(ms: u64) -> Timestamp {

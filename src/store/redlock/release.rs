@@ -165,17 +165,13 @@ impl RedlockStore {
     fn tell_silent(&self, of: &Target, poll: &Poll) {
         let heard = || poll.heard().filter_map(|(_, heard)| heard);
         let known = heard().filter(|heard| heard.votes).map(|heard| heard.highest).min();
-        let question = match (of.number.map(FencingToken::number), known) {
-            (Some(named), _) => {
-                let args = release_args(of.token.expose(), Some(named), "");
-                self.at_any_time(&of.key, args)
-            }
-            (None, Some(known)) if known > 0 => {
-                let args = release_args(of.token.expose(), Some(known), "all");
-                self.at_any_time(&of.key, args)
-            }
+        let (number, has_ended) = match (of.number.map(FencingToken::number), known) {
+            (Some(named), _) => (named, ""),
+            (None, Some(known)) if known > 0 => (known, "all"),
             _ => return,
         };
+        let args = release_args(of.token.expose(), Some(number), has_ended);
+        let question = self.at_any_time(&of.key, args);
         let silent = poll.silent().map(|node| self.cleanup.heard(node, &question)).collect();
         self.cleanup.owe(silent, self.rules.longest_lease.as_duration());
     }
