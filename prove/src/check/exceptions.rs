@@ -239,6 +239,17 @@ fn a_lease_that_the_nodes_of_redlock_lost_has_no_number() {
 }
 
 #[test]
+fn beside_a_fault_a_refresh_on_redlock_may_tell_less() {
+    let told = |store, faults: &[Line]| {
+        let all = [grant(1, 10, (0, 2), 1_000), refresh(1, 10, (500, 510), 300)];
+        rules(&[&lines_of(store, all), faults].concat())
+    };
+    assert_eq!(told("redlock", &[]), ["I9"]);
+    assert_eq!(told("redlock", &[stopped(100, 110)]), [""; 0]);
+    assert_eq!(told("redis", &[stopped(100, 110)]), ["I9"]);
+}
+
+#[test]
 fn a_lease_on_redlock_keeps_its_number() {
     let all = [grant(1, 10, (0, 2), 990), refresh(1, 12, (100, 110), 990)];
     assert_eq!(rules(&lines_of("redlock", all)), ["I1", "I2", "I7", "I8", "I9"]);
