@@ -255,17 +255,24 @@ impl Table {
 
     /// A page of the held keys.
     pub fn list(&mut self, page: &Page, now: Timestamp) -> Vec<LockStatus> {
-        self.expire(now);
-        let held = self.page(page).take(page.limit);
-        held.map(|(key, leases)| self.status(key, leases.iter(), None, now)).collect()
+        let lasts = |leases: &Holders| leases.iter().any(|entry| entry.ends_at > now);
+        let held = self.page(page).filter(|(_, leases)| lasts(leases)).take(page.limit);
+        let status = |(key, leases): (_, &Holders)| {
+            let lasting = leases.iter().filter(|entry| entry.ends_at > now);
+            self.status(key, lasting, None, now)
+        };
+        held.map(status).collect()
     }
 
-    /// Ends every expired lease. Each verb does this first.
-    pub fn expire(&mut self, now: Timestamp) {
-        while let Some((_, (key, number))) = self.ends.first().filter(|(at, _)| *at <= now) {
-            let (key, number) = (key.clone(), *number);
-            self.end_lease(&key, number, now);
+    /// Ends leases that are over, at most `most`: many may end in one moment, and the calls do not
+    /// wait for all of them. A verb ends those of its own key first. Returns true if more are over.
+    pub fn expire(&mut self, most: usize, now: Timestamp) -> bool {
+        let over = self.ends.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id.clone());
+        let over: Vec<_> = over.take(most).collect();
+        for (key, number) in &over {
+            self.end_lease(key, *number, now);
         }
+        over.len() == most
     }
 
     /// Forgets expired places, and empty lines. To be called from time to time.
@@ -287,10 +294,11 @@ impl Table {
         std::mem::take(&mut self.hints)
     }
 
-    /// Ends expired leases of all keys, and expired places and hand-offs of this key, which is then
-    /// handed on.
+    /// Ends expired leases, places and hand-offs of the key, which is then handed on.
     fn expire_and_hand_on(&mut self, key: &LockKey, now: Timestamp) {
-        self.expire(now);
+        let over = self.entries(key).iter().filter(|entry| entry.ends_at <= now);
+        let over: Vec<_> = over.map(|entry| entry.fencing_token).collect();
+        over.into_iter().for_each(|number| self.end_lease(key, number, now));
         if self.lines.get_mut(key).is_some_and(|line| line.expire(now)) {
             self.hand_on_if_free(key, now);
         }
@@ -358,7 +366,7 @@ mod tests {
     use crate::lock::lease::{Origin, Receipt};
     use crate::lock::prefixes::Prefixes;
     use crate::lock::sample::{claim, key, token};
-    use crate::lock::store::{Answer, Ask, If, Keep, Target, Win};
+    use crate::lock::store::{Answer, Ask, If, Keep, Page, Target, Win};
     use crate::lock::time::{Timestamp, Ttl};
     use crate::lock::token::FencingToken;
 
@@ -423,6 +431,25 @@ mod tests {
     }
 
     #[test]
+    fn of_many_ends_in_one_moment_some_are_ended_and_all_are_over() {
+        let mut table = table();
+        for name in ["a", "b", "c", "d"] {
+            table.ask(&claim(name, "one", 1_000), Ask::Once(None), at(0), 1);
+        }
+        assert!(table.expire(2, at(1_000)));
+        assert_eq!(table.len(), 2);
+        let all = Page { prefixes: [String::new()].into(), after: None, limit: 10 };
+        assert_eq!(table.list(&all, at(999)).len(), 2);
+        assert_eq!(table.list(&all, at(1_000)), []);
+        assert_eq!(
+            fence(table.ask(&claim("d", "two", 1_000), Ask::Once(None), at(1_000), 1)),
+            Some(5)
+        );
+        assert!(!table.expire(2, at(1_000)));
+        assert_eq!(table.list(&all, at(1_000)).len(), 1);
+    }
+
+    #[test]
     fn a_change_comes_with_the_state_before_it() {
         let mut table = table();
         table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 5);
@@ -432,9 +459,9 @@ mod tests {
         table.end(&of("a", "one", None), at(2));
         table.ask(&claim("a", "two", 1_000), Ask::Once(None), at(3), 6);
         assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [before, None]);
-        table.look(&key("b"), (None, 0), at(1_003));
+        table.look(&key("a"), (None, 0), at(1_003));
         let changed: Vec<_> = table.take_changes().into_keys().map(|(key, _)| key).collect();
-        assert_eq!(changed, [key("a")], "an end by time is one, whatever was called");
+        assert_eq!(changed, [key("a")], "an end by time is one");
     }
 
     #[test]
@@ -487,7 +514,7 @@ mod tests {
             table.has_ended(&key("a"), table.entries(&key("a")).iter(), at(now))
         };
         assert_eq!([999, 1_000].map(|now| over(&table, now)), [false, true]);
-        table.expire(at(1_000));
+        assert!(!table.expire(2, at(1_000)));
         assert_eq!([3_999, 4_000].map(|now| over(&table, now)), [false, true]);
     }
 

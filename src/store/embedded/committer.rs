@@ -21,6 +21,10 @@ use crate::store::embedded::view::View;
 /// long.
 const MAX_BATCH: usize = 1_024;
 
+/// The most leases that a batch ends because their time is over, beside those that its calls meet:
+/// when many end in one moment, a call waits for these only.
+const MAX_ENDS: usize = 256;
+
 /// The longest lag of the clock on disk while keys are held: after a crash a lease gains at most
 /// this much, and the time until the next batch.
 const CLOCK_LAG: Duration = Duration::from_secs(5);
@@ -53,6 +57,8 @@ pub(super) struct Committer {
     clock_on_disk: Timestamp,
     swept: Timestamp,
     looked: Instant,
+    /// Whether more leases are over than the last batch has ended.
+    more_are_over: bool,
 }
 
 enum Health {
@@ -84,12 +90,25 @@ impl Committer {
             wakeups: Arc::default(),
         });
         let (health, swept, looked) = (Health::Serving, clock_on_disk, Instant::now());
-        Ok(Self { log, shared, settings, metrics, health, clock_on_disk, swept, looked })
+        let more_are_over = false;
+        Ok(Self {
+            log,
+            shared,
+            settings,
+            metrics,
+            health,
+            clock_on_disk,
+            swept,
+            looked,
+            more_are_over,
+        })
     }
 
     /// Serves until the queue is closed.
     pub(super) fn run(mut self) {
-        while let Some(mut batch) = self.shared.queue.next(MAX_BATCH, LOOK_EVERY) {
+        let patience = |more_are_over| if more_are_over { Duration::ZERO } else { LOOK_EVERY };
+        while let Some(mut batch) = self.shared.queue.next(MAX_BATCH, patience(self.more_are_over))
+        {
             let outcome = self.serve(&mut batch);
             for job in batch {
                 job.reply(outcome.clone());
@@ -141,7 +160,7 @@ impl Committer {
         let mut state = self.shared.view.state();
         let (sweeps, lag) = (now.left(self.swept) >= SWEEP_EVERY, now.left(self.clock_on_disk));
         let held = state.change(|table| {
-            table.expire(now);
+            self.more_are_over = table.expire(MAX_ENDS, now);
             if sweeps {
                 table.sweep(now);
                 self.swept = now;
