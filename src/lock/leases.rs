@@ -252,15 +252,12 @@ impl Leases {
     pub(crate) fn living(&self) -> Vec<(String, Living)> {
         let now = Instant::now();
         self.with(|known, _| {
-            let none = |name: &str| (name.to_owned(), Living::default());
-            let mut living: Vec<_> = known.prefixes.names().map(none).collect();
-            for lease in known.all().filter(|lease| !lease.observed && lease.ends_at > now) {
-                let Some((since, _)) = lease.granted else { continue };
-                let of_prefix = &mut living[lease.prefix].1;
-                of_prefix.count += 1;
-                of_prefix.oldest = of_prefix.oldest.max(now - since);
-            }
-            living
+            let of_prefix = known.prefixes.names().zip(&known.living);
+            let living = of_prefix.map(|(name, leases)| {
+                let oldest = leases.first().map(|(since, ..)| now - *since).unwrap_or_default();
+                (name.to_owned(), Living { count: leases.len(), oldest })
+            });
+            living.collect()
         })
     }
 
@@ -492,9 +489,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn of_many_ends_in_one_moment_a_call_notes_some() {
+        let leases = leases(Why::Expired);
+        for lock in 0..600 {
+            leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1));
+        }
+        advance(Duration::from_secs(11)).await;
+        assert_eq!([(); 4].map(|()| leases.living()[0].1.count), [344, 88, 0, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_remembered_leases_and_ends_are_bounded() {
         let leases = leases(Why::Expired);
-        let known = || leases.with(|known, _| known.all().count());
+        let known = || leases.with(|known, _| known.running.len() + known.overdue.len());
         for lock in 0..MOST as u64 + 10 {
             leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1));
         }

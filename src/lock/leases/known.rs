@@ -21,6 +21,10 @@ pub(super) const KEPT_ENDS: usize = 200;
 /// lack the time that they were held.
 pub(super) const MOST: usize = 100_000;
 
+/// The most TTLs whose end one call notes: many may pass in one moment, and a call does not wait for
+/// all of them. The rest counts until the next calls.
+const MOST_AT_ONCE: usize = 256;
+
 /// The time after the end of a TTL before a lease is suspected to have expired.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
 
@@ -29,7 +33,10 @@ pub(super) struct Known {
     observe: ObserveHeld,
     leases: HashMap<LockKey, SmallVec<[KnownLease; 1]>>,
     /// The leases whose TTL runs, the first to end first.
-    running: BTreeSet<Due>,
+    pub(super) running: BTreeSet<Due>,
+    /// For each prefix the leases that this instance granted and that have not ended, by their
+    /// beginnings.
+    pub(super) living: Vec<BTreeSet<Due>>,
     /// The leases whose TTL has passed.
     pub(super) overdue: BTreeSet<Due>,
     /// The earliest end first.
@@ -40,7 +47,7 @@ pub(super) struct Known {
     pub(super) changes: u64,
 }
 
-/// The moment at which the TTL of a lease has passed, with its name.
+/// A moment of a lease, at which it began or its TTL has passed, with its name.
 type Due = (Instant, LockKey, FencingToken);
 
 /// A lease that this instance has granted or renewed, or found at its start.
@@ -64,7 +71,8 @@ impl Known {
     pub(super) fn new(prefixes: Prefixes, observe: ObserveHeld) -> Self {
         let (leases, ended) = (HashMap::new(), VecDeque::new());
         let (running, overdue) = (BTreeSet::new(), BTreeSet::new());
-        Self { prefixes, observe, leases, running, overdue, ended, last: 0, changes: 0 }
+        let living = prefixes.names().map(|_| BTreeSet::new()).collect();
+        Self { prefixes, observe, leases, running, living, overdue, ended, last: 0, changes: 0 }
     }
 
     pub(super) fn of_key(&self, key: &LockKey) -> impl Iterator<Item = &KnownLease> {
@@ -75,10 +83,6 @@ impl Known {
         self.of_key(key).find(|known| known.number() == number)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &KnownLease> {
-        self.leases.values().flatten()
-    }
-
     /// Makes a lease known, if there is room.
     pub(super) fn insert(&mut self, known: KnownLease) {
         if self.running.len() >= MOST && known.permit.is_none() {
@@ -86,6 +90,9 @@ impl Known {
         }
         let key = known.lease.key.clone();
         self.running.insert((known.ends_at, key.clone(), known.number()));
+        if let Some(began) = known.began() {
+            self.living[known.prefix].insert(began);
+        }
         self.leases.entry(key).or_default().push(known);
     }
 
@@ -96,6 +103,9 @@ impl Known {
         let lease = of_key.remove(place);
         if of_key.is_empty() {
             self.leases.remove(key);
+        }
+        if let Some(began) = lease.began() {
+            self.living[lease.prefix].remove(&began);
         }
         let due = (lease.ends_at, key.clone(), number);
         let _ = self.running.remove(&due) || self.overdue.remove(&due);
@@ -118,13 +128,17 @@ impl Known {
     /// Notes which TTLs have passed, for this reason unless another is known: these leases count no
     /// more, though one of them may have been renewed elsewhere. The oldest are forgotten.
     pub(super) fn expire(&mut self, now: Instant, why: Why) {
-        while let Some(due) = self.running.first().filter(|(ends_at, ..)| *ends_at <= now).cloned()
-        {
+        for _ in 0..MOST_AT_ONCE {
+            let due = self.running.first().filter(|(ends_at, ..)| *ends_at <= now).cloned();
+            let Some(due) = due else { return };
             self.running.remove(&due);
             let (_, key, number) = &due;
             let of_key = self.leases.get_mut(key).into_iter().flatten();
             for lease in of_key.filter(|known| known.number() == *number) {
                 lease.permit = None;
+                if let Some(began) = lease.began() {
+                    self.living[lease.prefix].remove(&began);
+                }
                 lease.observe(&self.prefixes, &self.observe, now, why);
             }
             self.overdue.insert(due);
@@ -186,6 +200,12 @@ impl KnownLease {
 
     pub(super) fn number(&self) -> FencingToken {
         self.lease.fencing_token
+    }
+
+    /// Its beginning, if this instance granted it and it has not ended.
+    fn began(&self) -> Option<Due> {
+        let (since, _) = self.granted.filter(|_| !self.observed)?;
+        Some((since, self.lease.key.clone(), self.number()))
     }
 
     pub(super) fn renew(&mut self, lease: &Lease, now: Instant) {
