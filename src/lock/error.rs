@@ -40,6 +40,13 @@ pub struct StoreError {
 }
 
 impl StoreError {
+    /// The error where a lease was over before the store had answered: nothing says that its end is
+    /// safe.
+    pub(crate) fn late(verb: Verb) -> Self {
+        let reason = "the lease had expired before the store answered".into();
+        Self { verb, effect: Effect::Unknown, reason }
+    }
+
     /// The error of a call that claims a key.
     pub(crate) fn of_claim(self, origin: Origin) -> Self {
         let effect = match (self.effect, origin) {

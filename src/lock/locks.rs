@@ -311,7 +311,8 @@ impl Locks {
         &self.leases
     }
 
-    /// Renews a lease, and notes what became of it.
+    /// Renews a lease, and notes what became of it. One that was over before its answer is renewed
+    /// once more: that answer has its end, or a longer lease.
     pub(crate) fn renew(
         &self,
         of: Target,
@@ -319,7 +320,16 @@ impl Locks {
     ) -> HeardOut<Result<Renewed, StoreError>> {
         let (store, leases) = (self.store.clone(), self.leases.clone());
         self.hear_out(async move {
-            let renewed = store.renew(&of, ttl).await;
+            let came_late = |renewed: &Result<Renewed, _>| {
+                matches!(renewed, Ok(Renewed::Lease(lease)) if lease.is_over() && !lease.capped)
+            };
+            let mut renewed = store.renew(&of, ttl).await;
+            if came_late(&renewed) {
+                renewed = store.renew(&of, ttl).await;
+            }
+            if came_late(&renewed) {
+                renewed = Err(StoreError::late(of.verb(Verb::Refresh)));
+            }
             match &renewed {
                 Ok(Renewed::Lease(lease)) => leases.renewed(lease),
                 Ok(Renewed::Lost(_)) => leases.missed(&of),

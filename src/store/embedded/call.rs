@@ -45,24 +45,11 @@ impl Shared {
         answered.map_err(failed)
     }
 
-    /// The lease for its holder, with the time left at this moment as its TTL.
-    ///
-    /// If the disk took longer, the lease has expired. But a crash before its end is on disk would
-    /// bring it back, so this is not a definite no. One that `max_hold` ends has no time left in the
-    /// end, and nothing makes it last longer.
-    pub(super) fn tell(
-        &self,
-        verb: Verb,
-        mut lease: Lease,
-        ends_at: Option<Timestamp>,
-    ) -> Result<Lease, StoreError> {
+    /// The lease for its holder, with the time left at this moment as its TTL: none, if the disk took
+    /// longer. A crash before its end is on disk would bring it back.
+    pub(super) fn told(&self, lease: Lease, ends_at: Option<Timestamp>) -> Lease {
         let left = ends_at.map_or(Duration::ZERO, |end| end.left(self.clock.now()));
-        lease.ttl = lease.ttl.min(Ttl::lasting(left));
-        if lease.is_over() && !lease.capped {
-            let reason = "the lease expired before it was on disk".into();
-            return Err(StoreError { verb, effect: Effect::Unknown, reason });
-        }
-        Ok(lease)
+        Lease { ttl: lease.ttl.min(Ttl::lasting(left)), ..lease }
     }
 }
 

@@ -183,7 +183,11 @@ impl Store for EmbeddedStore {
         let (answer, ends_at) = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match answer.ok_or_else(|| used_up(verb))? {
             Answer::Won(win) => {
-                let lease = self.shared.tell(verb, win.lease, ends_at)?;
+                let lease = self.shared.told(win.lease, ends_at);
+                // One that `max_hold` ends has no time left in the end.
+                if lease.is_over() && !lease.capped {
+                    return Err(StoreError::late(verb));
+                }
                 Answer::Won(Win { lease, ..win })
             }
             Answer::Waiting(mut waiting) => {
@@ -201,9 +205,7 @@ impl Store for EmbeddedStore {
             (renewed, ends_at(table, &of.key, &of.token))
         });
         Ok(match asked.await? {
-            (Renewed::Lease(lease), ends_at) => {
-                Renewed::Lease(self.shared.tell(verb, lease, ends_at)?)
-            }
+            (Renewed::Lease(lease), ends_at) => Renewed::Lease(self.shared.told(lease, ends_at)),
             (lost, _) => lost,
         })
     }

@@ -23,18 +23,11 @@ const REPLACED: usize = 4;
 /// The attempts of [`RedisStore::undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
 
-/// The lease as its holder is told: what the question took is taken off the time left.
-///
-/// If this process or Redis was suspended in between, the lease may have expired by now. One that
-/// `max_hold` ends has no time left in the end, however soon Redis answers.
-pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {
+/// The lease as its holder is told: what the question took is taken off the time left. If this
+/// process or Redis was suspended in between, nothing may be left.
+pub(super) fn told(lease: Lease, asked: Uptime) -> Lease {
     let spent = millis_down(asked.elapsed());
-    lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(spent));
-    if lease.is_over() && !lease.capped {
-        let reason = "Redis answered only after the lease had expired";
-        return Err(failure(verb, Effect::Unknown, reason));
-    }
-    Ok(lease)
+    Lease { ttl: Ttl::from_millis(lease.ttl.as_millis().saturating_sub(spent)), ..lease }
 }
 
 impl RedisStore {
@@ -60,7 +53,12 @@ impl RedisStore {
         let mut number = || reply.number().and_then(|number| u64::try_from(number).ok());
         let (ends_at, place) = (number().unwrap_or_default(), number().filter(|place| *place > 0));
         let replaces = replaced.map(|number| Replaced { number, ends_at });
-        told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces, place, by: node })
+        let lease = told(lease, asked);
+        // One that `max_hold` ends has no time left in the end.
+        if lease.is_over() && !lease.capped {
+            return Err(StoreError::late(verb));
+        }
+        Ok(Win { lease, fresh, replaces, place, by: node })
     }
 
     /// Waits until a grant has reached the replicas, if the settings require it.

@@ -49,7 +49,7 @@ impl RedisStore {
         }
         let fencing_token = self.fencing_token(verb, &mut reply)?;
         let lease = refreshed(&of.key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
-        told(verb, lease, asked).map(Renewed::Lease)
+        Ok(Renewed::Lease(told(lease, asked)))
     }
 
     /// Ends the lease of a target, or gives up its place, on `node`, or on the node of the key.

@@ -51,6 +51,17 @@ async fn a_lease_is_told_with_what_is_left_of_it_and_not_told_once_it_is_over() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_whose_lease_ends_while_it_is_written_has_lost_it() {
+    let disk = Disk::make();
+    let service = disk.start(&[]);
+    let http = service.http();
+    assert_eq!(acquire(&http, "short", "token-of-the-short", 2_000).await.status, 201);
+    disk.takes(2_500);
+    let refresh = http.token("token-of-the-short").put("/locks/short/refresh?ttl=2s", "").await;
+    assert_eq!(refresh.told(), (409, "lock_lost".into()), "{refresh:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_call_has_a_deadline_and_a_look_does_not_wait_for_the_disk() {
     let disk = Disk::make();
     let service = disk.start(&[("LOCKKEEPER_EMBEDDED_COMMAND_TIMEOUT", "1s")]);
