@@ -4,7 +4,6 @@
 //! A token is never an argument: the process list would show it.
 
 mod look;
-mod watch;
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};

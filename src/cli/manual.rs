@@ -33,7 +33,7 @@ const EXAMPLES: [(&str, &[&str]); 13] = [
     ),
     ("refresh", &["lockkeeper refresh --ttl 5m --token-file lease report"]),
     ("release", &["lockkeeper release --token-file lease report"]),
-    ("get", &["lockkeeper get report", "lockkeeper get --watch report"]),
+    ("get", &["lockkeeper get report"]),
     ("list", &["lockkeeper list --prefix deploy/", "lockkeeper list --json"]),
     ("force-release", &["lockkeeper force-release --reason OPS-7 report"]),
     ("completions", &["lockkeeper completions bash > /etc/bash_completion.d/lockkeeper"]),

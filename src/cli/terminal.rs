@@ -1,37 +1,27 @@
-//! Text on a terminal: its size, and what does not harm it.
+//! Text on a terminal: its width, and what does not harm it.
 
 use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// The size of a terminal that does not know its own.
-const USUAL: Size = Size { columns: 80, rows: 24 };
+/// The columns of a terminal that does not know its own.
+const USUAL: usize = 80;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    pub(super) columns: usize,
-    pub(super) rows: usize,
+/// The number of columns.
+pub(super) fn columns(terminal: impl AsFd) -> usize {
+    let known = tcgetwinsize(terminal).map_or(0, |size| size.ws_col.into());
+    if known > 0 { known } else { USUAL }
 }
 
-impl Size {
-    pub(super) fn of(terminal: impl AsFd) -> Self {
-        let Ok(size) = tcgetwinsize(terminal) else { return USUAL };
-        match (size.ws_col.into(), size.ws_row.into()) {
-            (columns @ 1.., rows @ 1..) => Self { columns, rows },
-            _ => USUAL,
-        }
-    }
-
-    /// The beginning of a line that does not wrap, which could not be redrawn.
-    pub(super) fn fitting(self, line: &str) -> String {
-        let mut left = self.columns - 1;
-        let fits = |letter: &char| {
-            let rest = left.checked_sub(width(*letter));
-            left = rest.unwrap_or(0);
-            rest.is_some()
-        };
-        line.chars().take_while(fits).collect()
-    }
+/// The beginning of a line that does not wrap, which could not be redrawn.
+pub(super) fn fitting(line: &str, columns: usize) -> String {
+    let mut left = columns - 1;
+    let fits = |letter: &char| {
+        let rest = left.checked_sub(width(*letter));
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    line.chars().take_while(fits).collect()
 }
 
 /// The columns of a letter; those that are not ASCII may take two.
@@ -59,7 +49,7 @@ fn is_odd(letter: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Size, plain};
+    use super::{fitting, plain};
 
     #[test]
     fn control_characters_are_escaped() {
@@ -73,7 +63,6 @@ mod tests {
 
     #[test]
     fn a_redrawn_line_is_shorter_than_the_terminal() {
-        let fitting = |line, columns| Size { columns, rows: 1 }.fitting(line);
         assert_eq!(fitting("waiting", 80), "waiting");
         assert_eq!(fitting("waiting", 7), "waitin");
         assert_eq!(fitting("東京 waits", 7), "東京 w");

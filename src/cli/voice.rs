@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cli::stderr;
 use crate::cli::stderr::write;
-use crate::cli::terminal::{Size, plain};
+use crate::cli::terminal::{columns, fitting, plain};
 
 /// Returns to the beginning of the line and erases it.
 const ERASE: &str = "\r\x1b[K";
@@ -60,7 +60,7 @@ impl Voice {
         }
         let text = match what {
             "" => String::new(),
-            what => Size::of(io::stderr()).fitting(&line(&what)),
+            what => fitting(&line(&what), columns(io::stderr())),
         };
         write(format!("{}{text}", erased()).into());
         DRAWN.store(!text.is_empty(), Ordering::Relaxed);

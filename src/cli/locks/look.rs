@@ -6,10 +6,9 @@ use clap::Args;
 use clap::value_parser;
 
 use crate::cli::exit::Failure;
-use crate::cli::locks::watch::watch;
 use crate::cli::locks::{Named, Shown, insist, print};
 use crate::cli::table::{card, json_line, listing, row, rows};
-use crate::cli::terminal::Size;
+use crate::cli::terminal::columns;
 use crate::client::Client;
 use crate::wire::{ListBody, StatusBody};
 
@@ -21,9 +20,6 @@ pub(in crate::cli) struct Get {
     /// Also print the first N waiting requests, 100 at most [default: 10 on a terminal].
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(..=100))]
     waiters: Option<u64>,
-    /// Redraw the table every 2 s, until Ctrl-C.
-    #[arg(long, conflicts_with = "json")]
-    watch: bool,
     #[command(flatten)]
     pub(super) named: Named,
 }
@@ -33,9 +29,6 @@ pub(in crate::cli) struct List {
     /// Prefix of the keys.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Redraw the table every 2 s, until Ctrl-C.
-    #[arg(long, conflicts_with = "json")]
-    watch: bool,
     #[command(flatten)]
     pub(super) shown: Shown,
 }
@@ -45,29 +38,18 @@ impl Get {
         let on_terminal = stdout().is_terminal();
         let usual = (on_terminal && !self.named.shown.json).then_some(SHOWN_WAITERS);
         let waiters = self.waiters.or(usual);
-        let ask = || client.inspect(&self.named.key, waiters);
-        if self.watch {
-            let card = async |size: Size| {
-                Ok(card(&serde_json::from_str(&ask().await?)?, size.columns - 1))
-            };
-            return watch(card).await;
-        }
-        let body = insist(ask).await.0?;
+        let body = insist(|| client.inspect(&self.named.key, waiters)).await.0?;
         if self.named.shown.json {
             return print(&json_line(&body)?).map(|()| 0);
         }
         let status: StatusBody = serde_json::from_str(&body)?;
-        let columns = Size::of(stdout()).columns;
-        let lines = if on_terminal { card(&status, columns) } else { rows(&status) };
+        let lines = if on_terminal { card(&status, columns(stdout())) } else { rows(&status) };
         print(&lines.join("\n")).map(|()| 0)
     }
 }
 
 impl List {
     pub(super) async fn run(&self, client: &Client) -> Result<u8, Failure> {
-        if self.watch {
-            return watch(async |size| self.frame(client, size).await).await;
-        }
         let mut cursor = None;
         loop {
             let (page, _) = insist(|| client.list(&self.prefix, cursor.as_deref())).await;
@@ -88,27 +70,12 @@ impl List {
 
     fn print(&self, page: &ListBody) -> Result<(), Failure> {
         if stdout().is_terminal() && !self.shown.json {
-            return print(&listing(&page.locks, Size::of(stdout()).columns).join("\n"));
+            return print(&listing(&page.locks, columns(stdout())).join("\n"));
         }
         for status in &page.locks {
             let json = || json_line(&serde_json::to_string(status)?);
             print(&if self.shown.json { json()? } else { row(status) })?;
         }
         Ok(())
-    }
-
-    /// The held keys that fit on the terminal.
-    async fn frame(&self, client: &Client, size: Size) -> Result<Vec<String>, Failure> {
-        let page: ListBody = serde_json::from_str(&client.list(&self.prefix, None).await?)?;
-        let mut lines = listing(&page.locks, size.columns - 1);
-        // The last row of the terminal stays empty.
-        let most = size.rows.saturating_sub(2).max(1);
-        if lines.len() > most {
-            let more = lines.len() - most;
-            lines.truncate(most);
-            let at_least = page.cursor.map_or("", |_| "at least ");
-            lines.push(format!("and {at_least}{more} more"));
-        }
-        Ok(lines)
     }
 }

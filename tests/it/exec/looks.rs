@@ -1,11 +1,9 @@
 //! `get` and `list`, for people and for programs.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::exec::proxy::{Mode, Proxy};
 use crate::exec::{Going, Ran, Stage, on_terminal};
 use crate::support::process::{BINARY, command};
 
@@ -23,12 +21,6 @@ fn run(stage: &Stage) -> Command {
     let mut run = command(BINARY);
     run.env("LOCKKEEPER_URL", stage.url()).env_remove("LOCK_TOKEN");
     run
-}
-
-/// The next line with this text, of frames that go on and on.
-fn line_with(going: &mut Going, text: &str) -> String {
-    let mut lines = (0..1_000).map(|_| going.line());
-    lines.find(|line| line.contains(text)).unwrap_or_else(|| panic!("no line with {text}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,55 +72,9 @@ async fn people_get_a_card_and_a_table() {
     assert_eq!(waiter.end().code, Some(143));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_watched_table_follows_the_locks_until_ctrl_c() {
-    let stage = Stage::new();
-    for (verb, before, after) in
-        [("list", "no key is held", "KEY"), ("get key", "state    free", "state          held")]
-    {
-        let mut typed = on_terminal(&stage, &format!("exec LOCKKEEPER {verb} --watch"));
-        typed.stdin(Stdio::piped());
-        let mut going = Going::start(typed);
-        line_with(&mut going, before);
-        stage.hold("key").await;
-        let line = line_with(&mut going, after);
-        assert!(line.ends_with("\x1b[K"), "the rest of the line stays: {line:?}");
-        going.child.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
-        assert_eq!(going.end().code, Some(0));
-        stage.let_go("key").await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_watched_table_stays_while_the_service_does_not_answer() {
-    let stage = Stage::new();
-    stage.hold("key").await;
-    let proxy = Proxy::before(stage.service.http().address).await;
-    let line = format!("exec LOCKKEEPER list --watch -u {}", proxy.url());
-    let mut typed = on_terminal(&stage, &line);
-    typed.stdin(Stdio::piped());
-    let mut going = Going::start(typed);
-    line_with(&mut going, "key  -");
-    proxy.set(Mode::LoseAnswer);
-    line_with(&mut going, "no answer from");
-    line_with(&mut going, "key  -");
-    line_with(&mut going, "no answer from");
-    proxy.set(Mode::Pass);
-    line_with(&mut going, "key  -");
-    going.child.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
-    assert_eq!(going.end().code, Some(0));
-}
-
 #[test]
-fn a_table_is_watched_on_a_terminal_only() {
+fn a_look_shows_at_most_a_hundred_waiters() {
     let stage = Stage::new();
-    for verb in [&["list"][..], &["get", "key"]] {
-        let ran = Ran::of(run(&stage).args(verb).arg("--watch").output().unwrap());
-        assert_eq!((ran.code, &*ran.out), (Some(125), ""));
-        assert!(ran.err.contains("--watch draws on a terminal"), "{}", ran.err);
-        let ran = Ran::of(run(&stage).args(verb).args(["--watch", "--json"]).output().unwrap());
-        assert_eq!(ran.code, Some(125), "{ran:?}");
-    }
     let ran = Ran::of(run(&stage).args(["get", "--waiters", "101", "key"]).output().unwrap());
     assert_eq!(ran.code, Some(125), "{ran:?}");
 }
