@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
-use crate::cli::exec::warden::{Bequest, ROUND, Warden, WardenOrder};
+use crate::cli::exec::warden::{ROUND, Warden, WardenOrder};
 use crate::cli::exec::{change_environment, marks, ourselves};
 use crate::cli::exit;
 use crate::cli::signals::block_only;
@@ -37,8 +37,8 @@ pub(super) struct Start<'a> {
     pub(super) latest: Moment,
     /// The moment at which the warden kills it.
     pub(super) end: Moment,
-    /// The leases that the warden gives back if the wrapper dies.
-    pub(super) bequest: Bequest,
+    /// Variables for the warden, which names the leases that it gives back if the wrapper dies.
+    pub(super) give_back: &'a [(&'static str, Option<OsString>)],
 }
 
 /// The running COMMAND and its warden.
@@ -74,7 +74,7 @@ impl Running {
         // Orphans become our children then, and can be found and reaped.
         processes::adopt_orphans()?;
         let reach = Reach { wrapper: us, first: None, group: None, spared, mark };
-        let warden = Warden::start(WardenOrder { reach, end: start.end }, start.bequest)?;
+        let warden = Warden::start(WardenOrder { reach, end: start.end }, start.give_back)?;
         let first = match command.spawn() {
             Ok(child) => Pid::from_child(&child),
             Err(error) => {
@@ -121,11 +121,8 @@ impl Running {
 
     /// Reaps children: orphans are ours too, and nothing else waits for them.
     pub(super) fn reap(&self) {
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             self.warden.note(pid, status);
-            if status.stopped() {
-                continue;
-            }
             if pid == self.first {
                 self.status.set(Some(ExitStatus::from_raw(status.as_raw())));
                 self.warden.change(|reach| reach.first = None);

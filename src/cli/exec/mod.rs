@@ -35,7 +35,7 @@ use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::supervise::Supervisor;
-use crate::cli::exec::warden::{Bequest, FENCING_TOKENS, TOKEN};
+use crate::cli::exec::warden::{FENCING_TOKENS, TOKEN};
 use crate::cli::exec::words::Words;
 use crate::cli::exit::Failure;
 use crate::cli::remote::{API_KEY, Remote, duration, key};
@@ -259,7 +259,7 @@ impl<'a> Prepared<'a> {
             blocked: signals.blocked,
             latest: leases.earliest(|lease| lease.terminate),
             end: supervisor.last_moment(),
-            bequest: self.bequest(&changes),
+            give_back: &self.give_back(&changes),
         });
         let (code, earliest) = match started {
             Ok(running) => {
@@ -308,14 +308,18 @@ impl<'a> Prepared<'a> {
         changes
     }
 
-    /// The leases for the warden to give back; none that are to be kept after COMMAND's end.
-    fn bequest(&self, changes: &[(&'static str, Option<String>)]) -> Bequest {
+    /// The variables by which the warden gives the leases back; none if they are to be kept after
+    /// COMMAND's end.
+    fn give_back(
+        &self,
+        changes: &[(&'static str, Option<String>)],
+    ) -> Vec<(&'static str, Option<OsString>)> {
         if !self.exec.min_hold.is_zero() {
-            return Bequest::default();
+            return Vec::new();
         }
         let leases = changes.iter().filter(|(name, _)| [TOKEN, FENCING_TOKENS].contains(name));
         let leases = leases.map(|(name, value)| (*name, value.clone().map(OsString::from)));
-        Bequest(self.exec.remote.variables().into_iter().chain(leases).collect())
+        self.exec.remote.variables().into_iter().chain(leases).collect()
     }
 }
 

@@ -5,8 +5,9 @@
 //! COMMAND's death signal alone would spare its descendants, and does nothing while the wrapper is
 //! only stopped. Each line of the input is an order; the newest counts.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -14,7 +15,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::io::{ioctl_fionbio, write};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,9 +36,6 @@ pub(super) const FENCING_TOKENS: &str = "LOCK_FENCING_TOKENS";
 /// The order that ends the watch.
 const DISMISSED: &str = "-";
 
-/// The most replacements between two orders: a warden that cannot run must not keep us busy.
-const REPLACEMENTS: usize = 5;
-
 /// The time limit for the warden to end after its dismissal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
@@ -51,90 +49,71 @@ pub(super) const ROUND: Duration = Duration::from_millis(10);
 /// environment.
 const EMPTY_ROUNDS: usize = 3;
 
-/// The variables by which the warden gives leases back, to set, or with `None` to remove.
-#[derive(Debug, Default)]
-pub(super) struct Bequest(pub(super) Vec<(&'static str, Option<OsString>)>);
-
-/// The warden as the wrapper sees it. If it dies it is replaced.
+/// The warden as the wrapper sees it.
 #[derive(Debug)]
-pub(super) struct Warden(RefCell<WardenState>);
-
-#[derive(Debug)]
-struct WardenState {
-    process: Process,
-    /// The newest order; `reach` adds the warden to the spared.
-    order: WardenOrder,
-    bequest: Bequest,
-    /// The status of the last process, if no other could be started.
-    ended: Option<WaitStatus>,
-    dismissed: bool,
-    /// The replacements left before the next order.
-    replacements: usize,
-}
-
-#[derive(Debug)]
-struct Process {
+pub(super) struct Warden {
     pid: Pid,
     orders: OwnedFd,
+    /// The newest order; `reach` adds the warden to the spared.
+    order: RefCell<WardenOrder>,
+    ended: Cell<Option<WaitStatus>>,
 }
 
 impl Warden {
-    pub(super) fn start(order: WardenOrder, bequest: Bequest) -> io::Result<Self> {
-        let state = WardenState {
-            process: Process::start(&order, &bequest)?,
-            order,
-            bequest,
-            ended: None,
-            dismissed: false,
-            replacements: REPLACEMENTS,
-        };
-        Ok(Self(RefCell::new(state)))
+    /// Starts the warden, which has its order from the first moment, and these variables to give
+    /// leases back with.
+    pub(super) fn start(
+        order: WardenOrder,
+        variables: &[(&'static str, Option<OsString>)],
+    ) -> io::Result<Self> {
+        let (input, orders) = io::pipe()?;
+        let orders = OwnedFd::from(orders);
+        // Non-blocking: a stopped warden must not block us.
+        ioctl_fionbio(&orders, true)?;
+        let mut command = ourselves(WARDEN)?;
+        command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
+        command.env_remove(FENCING_TOKENS); // Those of an outer lease are not ours.
+        change_environment(&mut command, variables);
+        // Signals to our group are not for it.
+        let pid = Pid::from_child(&command.process_group(0).spawn()?);
+        let warden = Self { pid, orders, order: RefCell::new(order), ended: Cell::default() };
+        warden.change(|_| ());
+        Ok(warden)
     }
 
     /// The processes that signals for COMMAND reach.
     pub(super) fn reach(&self) -> Reach {
-        let state = self.0.borrow();
-        let mut reach = state.order.reach.clone();
-        reach.spared.push(state.process.pid);
+        let mut reach = self.order.borrow().reach.clone();
+        reach.spared.push(self.pid);
         reach
     }
 
     /// Changes the processes that it watches.
     pub(super) fn change(&self, change: impl FnOnce(&mut Reach)) {
-        let mut state = self.0.borrow_mut();
-        change(&mut state.order.reach);
-        state.tell();
+        change(&mut self.order.borrow_mut().reach);
+        self.tell(&self.order.borrow());
     }
 
     /// Orders COMMAND to be dead by `end`.
     pub(super) fn watch(&self, end: Moment) {
-        let mut state = self.0.borrow_mut();
-        state.order.end = end;
-        state.replacements = REPLACEMENTS;
-        state.stand_in();
-        state.tell();
+        self.order.borrow_mut().end = end;
+        self.tell(&self.order.borrow());
     }
 
     /// Dismisses the warden: COMMAND has ended, and its pid may soon be another process's.
     pub(super) fn dismiss(&self) {
-        let mut state = self.0.borrow_mut();
-        state.dismissed = true;
-        tell(&state.process.orders, DISMISSED);
+        self.tell(&DISMISSED);
     }
 
-    /// Notes the status of a child: if it is the warden, a dead one is replaced and a stopped one
-    /// continued.
+    fn tell(&self, order: &dyn Display) {
+        let _ = write(&self.orders, format!("{order}\n").as_bytes()); // It may be dead.
+    }
+
+    /// Notes the end of a child, which may be the warden.
     pub(super) fn note(&self, pid: Pid, status: WaitStatus) {
-        let mut state = self.0.borrow_mut();
-        if pid != state.process.pid {
-            return;
+        if pid == self.pid {
+            self.ended.set(Some(status));
         }
-        if status.stopped() {
-            let _ = kill_process(pid, Signal::CONT);
-            return;
-        }
-        state.ended = Some(status);
-        state.stand_in();
     }
 
     /// Returns whether the warden killed COMMAND because the wrapper was suspended; call it after
@@ -142,11 +121,10 @@ impl Warden {
     pub(super) async fn has_killed(&self) -> bool {
         let end = Moment::now().after(LAST_WORD);
         loop {
-            let pid = self.0.borrow().process.pid;
-            if let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) {
+            if let Ok(Some((pid, status))) = waitpid(Some(self.pid), WaitOptions::NOHANG) {
                 self.note(pid, status);
             }
-            if let Some(ended) = self.0.borrow().ended {
+            if let Some(ended) = self.ended.get() {
                 return ended.exit_status() == Some(i32::from(exit::LOST));
             }
             if end.has_come() {
@@ -157,55 +135,13 @@ impl Warden {
     }
 }
 
-impl WardenState {
-    /// Starts another process if the last one died before its work was done.
-    fn stand_in(&mut self) {
-        let died =
-            self.ended.is_some_and(|ended| ended.exit_status() != Some(i32::from(exit::LOST)));
-        if died && !self.dismissed && self.replacements > 0 {
-            self.replacements -= 1;
-            // After a failure the next order tries again.
-            if let Ok(process) = Process::start(&self.order, &self.bequest) {
-                (self.process, self.ended) = (process, None);
-            }
-        }
-    }
-
-    fn tell(&self) {
-        tell(&self.process.orders, &self.order.to_string());
-    }
-}
-
-impl Process {
-    /// Starts a process that has its order from the first moment.
-    fn start(order: &WardenOrder, bequest: &Bequest) -> io::Result<Self> {
-        let (input, orders) = io::pipe()?;
-        let orders = OwnedFd::from(orders);
-        // Non-blocking: a stopped warden must not block us.
-        ioctl_fionbio(&orders, true)?;
-        tell(&orders, &order.to_string());
-        let mut command = ourselves(WARDEN)?;
-        command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
-        command.env_remove(FENCING_TOKENS); // Those of an outer lease are not ours.
-        change_environment(&mut command, &bequest.0);
-        // Signals to our group are not for it.
-        let child = command.process_group(0).spawn()?;
-        Ok(Self { pid: Pid::from_child(&child), orders })
-    }
-}
-
-fn tell(orders: &OwnedFd, order: &str) {
-    // A dead warden is replaced when its death is noticed.
-    let _ = write(orders, format!("{order}\n").as_bytes());
-}
-
 #[derive(Debug)]
 pub(super) struct WardenOrder {
     pub(super) reach: Reach,
     pub(super) end: Moment,
 }
 
-impl std::fmt::Display for WardenOrder {
+impl Display for WardenOrder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.end.as_micros(), self.reach)
     }

@@ -142,8 +142,7 @@ async fn a_signal_to_all_processes_of_this_name_ends_the_command_too() {
     going.signal("TERM");
     assert_eq!(going.end().code, Some(143));
     dead(pid).await;
-    // A warden that was stopped finds that it has nothing to watch; it is gone already if the
-    // wrapper was in time to continue it.
+    // A warden that was stopped finds that it has nothing to watch.
     let _ = command("kill").args(["-s", "CONT", &warden.to_string()]).status();
     dead(warden).await;
 }
