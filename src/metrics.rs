@@ -58,7 +58,6 @@ struct Requests {
     waiters: Gauge<u64, AtomicU64>,
     waiters_gone: Counter,
     hold_streams: Gauge,
-    ui_streams: Gauge,
     connections: Gauge,
     log_lines_dropped: Counter,
     limits: Family<OneLabel<&'static str>, Gauge>,
@@ -208,10 +207,6 @@ impl Metrics {
         Counting::of(&self.requests.hold_streams)
     }
 
-    pub(crate) fn ui_stream(&self) -> Counting {
-        Counting::of(&self.requests.ui_streams)
-    }
-
     pub(crate) fn hold_streams(&self) -> u64 {
         self.requests.hold_streams.get().try_into().unwrap_or_default()
     }
@@ -345,7 +340,6 @@ impl Requests {
             waiters: metric(registry, "waiters", "Requests waiting in line"),
             waiters_gone: metric(registry, "waiters_gone", gone),
             hold_streams: metric(registry, "hold_streams", "Open hold streams"),
-            ui_streams: metric(registry, "ui_streams", "Open streams of dashboards"),
             connections: metric(registry, "http_connections", "Connected clients"),
             log_lines_dropped: metric(registry, "log_lines_dropped", lost),
             limits: metric(registry, "limit", "Limits of this instance"),

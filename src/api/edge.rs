@@ -44,7 +44,7 @@ pub(super) fn streamed(media_type: &'static str, parts: Body) -> Response {
 
 /// The methods and the routes without a key, as labels in the metrics.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "LOCK", "UNLOCK"];
-const ROUTES: [&str; 12] = [
+const ROUTES: [&str; 11] = [
     "/",
     "/healthz",
     "/readyz",
@@ -56,7 +56,6 @@ const ROUTES: [&str; 12] = [
     "/ui",
     "/ui/access",
     "/ui/status",
-    "/ui/events",
 ];
 
 pub(super) struct Label {

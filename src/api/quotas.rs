@@ -21,13 +21,11 @@ pub struct Quota {
     pub streams: usize,
     /// Lists.
     pub lists: usize,
-    /// Streams of the dashboard.
-    pub dashboards: usize,
 }
 
 /// The use of all API keys.
 #[derive(Debug, Default)]
-pub struct Quotas(Mutex<(Quota, HashMap<CallerName, [Count; 5]>)>);
+pub struct Quotas(Mutex<(Quota, HashMap<CallerName, [Count; 4]>)>);
 
 /// What is limited per API key.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +34,6 @@ pub(crate) enum Kind {
     Waiter,
     Stream,
     List,
-    Dashboard,
 }
 
 impl Quotas {
@@ -59,7 +56,6 @@ impl Quotas {
             Kind::Waiter => (quota.waiters, "waiting requests"),
             Kind::Stream => (quota.streams, "streams"),
             Kind::List => (quota.lists, "lists at a time"),
-            Kind::Dashboard => (quota.dashboards, "dashboards"),
         };
         let permit = count.permit(most).ok_or_else(|| ApiError::quota(what, most))?;
         Ok(Some(permit))

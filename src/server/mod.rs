@@ -289,7 +289,6 @@ fn quota(config: &Config, callers: usize) -> Quota {
         waiters: quotas.waiters.min(share(limits.waiters_per_instance)),
         streams: quotas.streams.min(share(limits.hold_streams)),
         lists: share(limits.lists),
-        dashboards: quotas.streams.min(share(Pulse::STREAMS)),
     }
 }
 

@@ -85,7 +85,7 @@ fn ten_thousand_locks_stay_usable_on_the_page() {
 }
 
 #[test]
-fn a_page_whose_stream_is_cut_asks_by_itself_and_returns_to_the_stream() {
+fn a_page_without_its_service_says_so_and_goes_on_with_it() {
     let (service, _directory) = start("");
     browse("cut", &service, &[]);
 }

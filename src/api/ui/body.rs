@@ -14,9 +14,8 @@ use crate::lock::token::FencingToken;
 
 const PERMISSIONS: [Permission; 3] = [Permission::Acquire, Permission::Read, Permission::Admin];
 
-/// The state of the instance as JSON, with the ends after this number that the caller may see, and
-/// the number of the last end, seen or not.
-pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) -> (String, u64) {
+/// The state of the instance as JSON, with the ends after this number that the caller may see.
+pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) -> String {
     let (leases, counts) = (app.locks.leases(), app.pulse.counts());
     let (ends, last_end) = leases.ended_after(after);
     let visible = |end: &&End| caller.may(&[Permission::Read], end.key.as_str());
@@ -36,6 +35,7 @@ pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) ->
             "nodes": app.locks.nodes().into_iter().map(node).collect::<Vec<_>>(),
         },
         "held": sees_all.then(|| app.metrics.locks_held()),
+        "draining": app.locks.drains().then_some(true),
         "waiting": app.locks.waiting(),
         "holds": app.metrics.hold_streams(),
         "granted": counts.granted,
@@ -50,7 +50,7 @@ pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) ->
         "ends": ends.iter().filter(visible).map(end).collect::<Vec<_>>(),
     });
     remove_nulls(&mut report);
-    (report.to_string(), last_end)
+    report.to_string()
 }
 
 fn node(NodeReport { node, votes }: NodeReport) -> Value {

@@ -2,11 +2,10 @@
 //! all dashboards share. Nothing is looked at while no dashboard is open.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -51,7 +50,6 @@ pub struct Pulse {
     tally: Mutex<PulseTally>,
     look: tokio::sync::Mutex<Option<(Instant, StoreLook)>>,
     probe: LockKey,
-    pub(super) streams: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -96,9 +94,6 @@ pub(super) struct StoreLook {
 }
 
 impl Pulse {
-    /// Dashboards at a time: each asks once a second.
-    pub const STREAMS: usize = 64;
-
     /// The pulse of an instance of this name.
     ///
     /// # Panics
@@ -112,7 +107,6 @@ impl Pulse {
             tally: Mutex::default(),
             look: tokio::sync::Mutex::default(),
             probe: LockKey::parse(PROBE).expect("a valid key"),
-            streams: Arc::new(Semaphore::new(Self::STREAMS)),
         }
     }
 

@@ -70,12 +70,11 @@ const call = async (method, url, body) => {
   if (!answer.ok) throw await refusal(answer);
   return answer.status === 204 ? {} : answer.json();
 };
-const read = async (answer, end, each, alive) => {
+const read = async (answer, end, each) => {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ''; ;) {
     const { value, done } = await reader.read();
     if (done) return;
-    alive?.();
     const parts = (text + value).split(end);
     text = parts.pop();
     parts.forEach(each);
@@ -407,7 +406,7 @@ const WHY = {
 const STORES = { embedded: 'Embedded store', redis: 'Redis', 'redis-sentinel': 'Redis (Sentinel)', 'redis-cluster': 'Redis Cluster', redlock: 'Redlock' };
 const health = () => {
   if (locked()) return ['', 'Waiting for an API key'];
-  if (offlineSince && live !== 'live') return ['bad', `This page cannot reach lockkeeper. Shown is what was known ${span(now() - (listedAt || offlineSince))} ago. Check the process and the network; this page keeps trying.`];
+  if (offlineSince) return ['bad', `This page cannot reach lockkeeper. Shown is what was known ${span(now() - (listedAt || offlineSince))} ago. Check the process and the network; this page keeps trying.`];
   if (!status) return ['', listError ? sentence(listError) : 'Looking at the store'];
   const { store } = status, name = STORES[store.name] || store.name, voting = store.nodes.filter(node => node.votes === 'now').length;
   const node = one => `${one.node} ${one.votes === 'later' ? `votes in ${span((one.votes_in_ms || 0) - (now() - statusAt) + 999)}` : one.votes === 'for_others' ? 'serves instances with other settings' : 'does not answer'}`;
@@ -415,7 +414,7 @@ const health = () => {
   const wait = store.nodes.every(one => one.votes === 'now' || one.votes === 'later');
   if (store.nodes.length && voting <= store.nodes.length / 2) return ['bad', `${name}: only ${voting} of ${store.nodes.length} vote, so nothing is granted. ${silent}. ${wait ? 'All answer: wait' : 'Start the missing nodes'}; do not restart lockkeeper.`];
   if (!store.up) return ['bad', `${name} does not answer: nothing is granted, and leases end by their TTL. Bring the store back; lockkeeper recovers by itself, do not restart it. (${store.problem})`];
-  if (live === 'draining') return ['warn', 'This instance is shutting down: it grants nothing. Leases stay; use another instance.'];
+  if (status.draining) return ['warn', 'This instance is shutting down: it grants nothing. Leases stay; use another instance.'];
   if (status.failing) return ['bad', `${name}: the last call failed, and none has succeeded since. (${status.failing})`];
   if (silent) return ['warn', `${name}: ${voting} of ${store.nodes.length} vote; ${silent}`];
   if (store.nodes.length) return ['ok', `${name}: ${voting} of ${store.nodes.length} vote, answers in ${fine(store.latency_ms)}`];
@@ -439,7 +438,7 @@ const renderHealth = () => {
   });
   while (list.children.length > counts.length) list.lastChild.remove();
   set($('instance'), status ? `${status.instance} · ${status.version}` : '');
-  const link = offlineSince && live !== 'live' ? ['bad', 'offline'] : live === 'live' ? ['ok', 'live'] : live === 'polling' ? ['warn', 'polling every 2 s'] : ['', live];
+  const link = offlineSince ? ['bad', 'offline'] : live === 'live' ? ['ok', 'live'] : ['', live];
   $('live').className = link[0];
   set($('live').lastElementChild, link[1]);
   $('key-open').hidden = !needsKey || !apiKey;
@@ -463,58 +462,28 @@ const apply = news => {
   if (!first) say(`${plural(status.held ?? rows.size, 'key')} held, ${status.waiting} waiting`);
 };
 
-// The stream, read by fetch so that it can send an API key; polling while it is cut.
-let cut, tries = 0, pollTimer, streamTimer;
-const stream = async () => {
-  clearTimeout(streamTimer);
+// Asks every two seconds while the page is seen. The newest call goes on, and only it.
+let turn = 0, askTimer;
+const ask = async () => {
+  clearTimeout(askTimer);
+  const own = ++turn;
   if (locked() || document.hidden) return;
-  cut?.abort();
-  const own = cut = new AbortController();
-  let watchdog;
-  const alive = () => { clearTimeout(watchdog); watchdog = setTimeout(() => own.abort(), 10000); };
-  try {
-    alive();
-    const answer = await fetch('ui/events', { headers: headers({ Accept: 'text/event-stream' }), cache: 'no-store', signal: own.signal });
-    if (!answer.ok) throw await refusal(answer);
-    await read(answer, '\n\n', part => {
-      const data = (/^data: (.*)$/m.exec(part) || [])[1];
-      if (/^event: draining$/m.test(part)) { live = 'draining'; renderHealth(); } else if (data) {
-        live = 'live'; tries = 0;
-        clearTimeout(pollTimer);
-        apply(JSON.parse(data));
-      }
-    }, alive);
-  } catch (error) {
-    if (own !== cut) return;
-    if (error.status === 401) { clearTimeout(watchdog); return askForKey(); }
-    // Asking again would only fill the log of refusals.
-    if (error.status === 403) { clearTimeout(watchdog); listError = error; live = 'refused'; render(); return renderHealth(); }
-  }
-  clearTimeout(watchdog);
-  if (own !== cut || document.hidden) return;
-  // The service ends a stream after ten minutes: then a new one begins at once.
-  const again = live === 'live' && !tries ? 200 : Math.min(30000, 2500 * 2 ** tries);
-  tries++;
-  if (live === 'live') { live = 'connecting'; pollTimer = setTimeout(poll, 1000); } else poll();
-  streamTimer = setTimeout(stream, again);
-};
-const poll = async () => {
-  clearTimeout(pollTimer);
-  if (locked() || document.hidden || live === 'live') return;
   try {
     const after = ends.reduce((most, end) => Math.max(most, end.number), 0);
     const news = await call('GET', 'ui/status' + (run && after ? `?after=${after}` : ''));
-    if (live === 'live') return;
-    if (live !== 'polling') say('The live stream was cut. This page asks every 2 seconds.', true);
-    live = 'polling';
+    if (own !== turn) return;
+    live = 'live';
     apply(news);
   } catch (error) {
+    if (own !== turn) return;
     if (error.status === 401) return askForKey();
-    if (!(error instanceof Refused)) { offlineSince ||= now(); live = 'polling'; }
+    // Asking again would only fill the log of refusals.
+    if (error.status === 403) { listError = error; live = 'refused'; render(); return renderHealth(); }
+    if (!(error instanceof Refused)) offlineSince ||= now();
     renderHealth();
     render();
   }
-  pollTimer = setTimeout(poll, 2000);
+  askTimer = setTimeout(ask, 2000);
 };
 const askForKey = () => {
   if (locked()) return;
@@ -525,14 +494,14 @@ const askForKey = () => {
 const forgetKey = () => {
   apiKey = '';
   sessionStorage.removeItem('lockkeeper-api-key');
-  cut?.abort(); cut = undefined;
+  turn++;
   status = undefined; rows = new Map(); cells.clear(); $('rows').replaceChildren(); ends = []; run = ''; live = 'waiting for an API key'; firstList = true; listError = undefined;
   close();
   renderEnds(); render(); renderHealth();
   $('key-input').value = '';
   $('key-input').focus();
 };
-const start = () => { begun = true; live = 'connecting'; render(); renderHealth(); stream(); listSoon(0); };
+const start = () => { begun = true; live = 'connecting'; render(); renderHealth(); ask(); listSoon(0); };
 
 // The details of a key.
 let detail, detailTimer;
@@ -869,9 +838,9 @@ $('key-form').onsubmit = event => {
 addEventListener('hashchange', fromUrl);
 addEventListener('beforeunload', event => { if ([...mine.values()].some(one => !one.lost)) event.preventDefault(); });
 document.addEventListener('visibilitychange', () => {
-  if (document.hidden) { cut?.abort(); cut = undefined; clearTimeout(pollTimer); clearTimeout(streamTimer); return; }
-  tries = 0;
-  stream(); listSoon(0); look();
+  ask();
+  if (document.hidden) return;
+  listSoon(0); look();
 });
 setInterval(() => {
   if (document.hidden) return;

@@ -4,54 +4,13 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 
 use crate::api::{Lockkeeper, TOKEN, api_keys};
 use crate::support::{Answer, Http, PATIENCE, Process, eventually};
 
-const DATA: [&str; 2] = ["/ui/status", "/ui/events"];
+const DATA: &str = "/ui/status";
 
-/// A dashboard's stream, by hand.
-pub(crate) struct Stream {
-    head: String,
-    lines: BufReader<TcpStream>,
-}
-
-impl Stream {
-    pub(crate) async fn open(http: &Http, bearer: &str) -> Self {
-        let mut stream = TcpStream::connect(http.address).await.unwrap();
-        let head = format!(
-            "GET /ui/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             authorization: Bearer {bearer}\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut stream = Self { head: String::new(), lines: BufReader::new(stream) };
-        while !stream.head.ends_with("\r\n\r\n") {
-            let line = stream.line().await.unwrap();
-            stream.head.push_str(&line);
-        }
-        stream
-    }
-
-    async fn line(&mut self) -> Option<String> {
-        let mut line = String::new();
-        let read = tokio::time::timeout(PATIENCE, self.lines.read_line(&mut line));
-        (read.await.expect("a line, or the end").unwrap() > 0).then_some(line)
-    }
-
-    /// The next event with data; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Option<Value> {
-        loop {
-            let line = self.line().await?;
-            if let Some(data) = line.strip_prefix("data: ") {
-                return Some(serde_json::from_str(data).unwrap());
-            }
-        }
-    }
-}
-
-/// What is told at once.
+/// The state and the last ends.
 async fn status(http: &Http) -> Value {
     let answer = http.get("/ui/status").await;
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -112,15 +71,13 @@ async fn the_data_needs_the_right_to_read() {
     ]);
     let service = Lockkeeper::with_settings(&settings).await;
     let bearer = |secret: &str| service.http.bearer(secret).0;
-    for path in DATA {
-        assert_eq!(service.http.0.get(path).await.told(), (401, "unauthenticated".into()));
-        for secret in ["locker", "admin"] {
-            assert_eq!(bearer(secret).get(path).await.told(), (403, "forbidden".into()), "{path}");
-        }
-        let answer = bearer("reader").get(&format!("{path}?token={TOKEN}")).await;
-        assert_eq!(answer.status, 400, "{answer:?}");
-        assert_eq!(bearer("reader").post(path, "").await.status, 405);
+    assert_eq!(service.http.0.get(DATA).await.told(), (401, "unauthenticated".into()));
+    for secret in ["locker", "admin"] {
+        assert_eq!(bearer(secret).get(DATA).await.told(), (403, "forbidden".into()));
     }
+    let answer = bearer("reader").get(&format!("{DATA}?token={TOKEN}")).await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert_eq!(bearer("reader").post(DATA, "").await.status, 405);
     let told = status(&bearer("reader")).await;
     assert_eq!(told["caller"]["may"], serde_json::json!(["read"]));
     // The number of all keys is for those who may see all.
@@ -131,16 +88,14 @@ async fn the_data_needs_the_right_to_read() {
 #[tokio::test]
 async fn a_web_page_of_another_origin_reads_no_data() {
     let service = Lockkeeper::start().await;
-    for path in DATA {
-        let foreign = service.http.0.with("Sec-Fetch-Site", "cross-site");
-        assert_eq!(foreign.get(path).await.told(), (403, "forbidden_origin".into()), "{path}");
-        let rebound = format!(
-            "GET {path} HTTP/1.1\r\nHost: evil.example\r\nSec-Fetch-Site: same-origin\r\n\
-             Connection: close\r\n\r\n"
-        );
-        let answer = crate::support::raw::exchange(service.http.0.address, rebound.as_bytes());
-        assert_eq!(answer.await.status, 403, "{path}");
-    }
+    let foreign = service.http.0.with("Sec-Fetch-Site", "cross-site");
+    assert_eq!(foreign.get(DATA).await.told(), (403, "forbidden_origin".into()));
+    let rebound = format!(
+        "GET {DATA} HTTP/1.1\r\nHost: evil.example\r\nSec-Fetch-Site: same-origin\r\n\
+         Connection: close\r\n\r\n"
+    );
+    let answer = crate::support::raw::exchange(service.http.0.address, rebound.as_bytes());
+    assert_eq!(answer.await.status, 403);
 }
 
 #[tokio::test]
@@ -200,8 +155,6 @@ async fn a_caller_sees_the_ends_of_its_own_prefixes_only() {
     ]);
     let service = Lockkeeper::with_settings(&settings).await;
     let [root, shop] = ["root", "shop"].map(|secret| service.http.bearer(secret).0);
-    let mut stream = Stream::open(&shop, "shop").await;
-    let mut seen = ends(&stream.next().await.unwrap());
     for key in ["secret/a", "shop/a", "shopping", "shop/b"] {
         let holder = take(&root, key).await;
         assert_eq!(holder.delete(&format!("/locks/{key}")).await.status, 204);
@@ -211,12 +164,7 @@ async fn a_caller_sees_the_ends_of_its_own_prefixes_only() {
         told.into_iter().map(|(key, ..)| key).collect::<Vec<_>>()
     };
     assert_eq!(keys(ends(&status(&shop).await)), ["shop/a", "shop/b"]);
-    while seen.len() < 2 {
-        let told = stream.next().await.unwrap();
-        assert!(!told.to_string().contains("secret"), "{told}");
-        seen.extend(ends(&told));
-    }
-    assert_eq!(keys(seen), ["shop/a", "shop/b"]);
+    assert!(!status(&shop).await.to_string().contains("secret"));
 }
 
 #[tokio::test]
@@ -234,76 +182,6 @@ async fn the_last_two_hundred_ends_are_told_and_each_of_them_once() {
     let path = |after: u64| format!("/ui/status?after={after}");
     assert_eq!(ends(&http.get(&path(last)).await.json()), []);
     assert_eq!(ends(&http.get(&path(last - 2)).await.json()).len(), 2);
-    let mut stream = Stream::open(http, "").await;
-    assert_eq!(ends(&stream.next().await.unwrap()).len(), 200);
-    assert_eq!(ends(&stream.next().await.unwrap()), []);
-}
-
-#[tokio::test]
-async fn a_stream_tells_of_grants_and_ends_and_ends_with_the_instance() {
-    let service = Lockkeeper::start().await;
-    let http = service.http.0.clone();
-    let mut stream = Stream::open(&http, "").await;
-    assert!(stream.head.starts_with("HTTP/1.1 200 "), "{}", stream.head);
-    assert!(stream.head.to_lowercase().contains("content-type: text/event-stream\r\n"));
-    let first = stream.next().await.unwrap();
-    let changes = |told: &Value| told["changes"].as_u64().unwrap();
-    assert_eq!(http.figure("lockkeeper_ui_streams").await, 1.0);
-    let holder = take(&http, "k").await;
-    let granted = loop {
-        let told = stream.next().await.unwrap();
-        if changes(&told) > changes(&first) && told["granted"] == 1 {
-            break told;
-        }
-    };
-    assert_eq!(ends(&granted), []);
-    assert_eq!(holder.delete("/locks/k").await.status, 204);
-    while ends(&stream.next().await.unwrap()).is_empty() {}
-    let ended = service.service.shut_down();
-    let mut last = Value::Null;
-    while let Some(told) = stream.next().await {
-        last = told;
-    }
-    assert_eq!(last, serde_json::json!({}), "the last event is `draining`");
-    ended.await;
-}
-
-#[tokio::test]
-async fn streams_are_limited_and_a_closed_one_makes_room() {
-    let keys = api_keys(&[("root", r#"[""]"#, r#"["read"]"#)]);
-    let service = Lockkeeper::with_settings(&format!("[quotas]\nstreams = 2\n{keys}")).await;
-    let http = service.http.bearer("root").0;
-    let streams = [Stream::open(&http, "root").await, Stream::open(&http, "root").await];
-    let refused = async || http.get("/ui/events").await.told();
-    assert_eq!(refused().await, (429, "quota_exceeded".into()));
-    drop(streams);
-    eventually(PATIENCE, async || {
-        let stream = Stream::open(&http, "root").await;
-        stream.head.starts_with("HTTP/1.1 200 ").then_some(())
-    })
-    .await;
-    let service = Lockkeeper::start().await;
-    let http = &service.http.0;
-    let mut streams = Vec::new();
-    for _ in 0..64 {
-        streams.push(Stream::open(http, "").await);
-    }
-    assert_eq!(http.get("/ui/events").await.told(), (429, "too_many_waiters".into()));
-    assert_eq!(status(http).await["waiting"], 0);
-}
-
-#[tokio::test]
-async fn one_of_several_api_keys_takes_half_of_the_streams_at_most() {
-    let keys = api_keys(&[("one", r#"["a/"]"#, r#"["read"]"#), ("two", r#"[""]"#, r#"["read"]"#)]);
-    let service = Lockkeeper::with_settings(&keys).await;
-    let one = service.http.bearer("one").0;
-    let mut streams = Vec::new();
-    for _ in 0..32 {
-        streams.push(Stream::open(&one, "one").await);
-    }
-    assert_eq!(one.get("/ui/events").await.told(), (429, "quota_exceeded".into()));
-    let other = Stream::open(&service.http.bearer("two").0, "two").await;
-    assert!(other.head.starts_with("HTTP/1.1 200 "), "{}", other.head);
 }
 
 #[tokio::test]

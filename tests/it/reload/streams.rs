@@ -1,6 +1,5 @@
 //! Streams of a caller that has lost its right end; those of others go on.
 
-use crate::api::dashboard::Stream;
 use crate::hold::Listener;
 use crate::reload::{ALL, Stage, entry, status};
 use crate::support::{PATIENCE, eventually};
@@ -53,27 +52,4 @@ async fn a_stream_ends_when_its_api_key_may_no_longer_use_its_lock_key() {
     assert_eq!(stage.reloaded(1).await[0]["api_keys.changed"], "shop");
     assert_eq!(stage.caller("admin").delete("/admin/locks/x/a").await.status, 200);
     inside.loses("forced").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dashboard_ends_with_the_rights_that_its_api_key_had() {
-    let (admin, shop) = (entry("admin", "admin", ALL), entry("shop", "shop", ALL));
-    let stage = Stage::start(&format!("{admin}{shop}"), &[]);
-    let others = [
-        shop.replace("[\"\"]", "[\"x/\"]"),
-        entry("shop", "shop", r#"["acquire"]"#),
-        entry("shop", "another", ALL),
-    ];
-    for (round, other) in others.into_iter().enumerate() {
-        stage.write(&format!("{admin}{shop}"));
-        stage.reloaded(2 * round + 1).await;
-        let mut kept = Stream::open(&stage.service.http(), "admin").await;
-        let mut stream = Stream::open(&stage.service.http(), "shop").await;
-        assert!(stream.next().await.is_some());
-        stage.write(&format!("{admin}{other}"));
-        let ends = async { while stream.next().await.is_some() {} };
-        tokio::time::timeout(PATIENCE, ends).await.expect("the stream ends");
-        stage.reloaded(2 * round + 2).await;
-        assert!(kept.next().await.is_some());
-    }
 }
