@@ -82,7 +82,7 @@ fn a_vote_that_nobody_has_heard_of_becomes_part_of_its_lease() {
     );
 }
 
-/// A refresh whose confirmation only the third node hears, of a vote that this node drew.
+/// A refresh of which only the third node hears the end.
 async fn half_confirmed_by_a_refresh(world: &World, Claim { key, token, .. }: &Claim) {
     let other = store(world, 1);
     world.state().nodes[0].cut = vec![1];

@@ -161,8 +161,7 @@ impl Stage {
         !matches!(self.ground, Ground::Nodes(_))
     }
 
-    /// Whether it counts votes: there an acquire and a refresh set the end, and a grant to a
-    /// client's token that reached nobody stays.
+    /// Whether it counts votes: there a call in the last milliseconds of a lease may be unknown.
     pub(crate) fn counts_votes(&self) -> bool {
         matches!(self.ground, Ground::Nodes(_))
     }

@@ -129,9 +129,9 @@ async fn the_word_of_one_node_never_ends_a_hold() {
     assert_eq!(acquire(&http, "held", OTHER, LONG).await.told(), held());
 }
 
-/// What is owed to a node that is away is owed for as long as the lease may be there.
+/// Those that are too many stay on the node for their TTL.
 #[tokio::test(flavor = "multi_thread")]
-async fn releases_without_one_node_warn_once_at_most() {
+async fn above_ten_thousand_releases_without_one_node_the_log_says_so_once() {
     let mut site = Site::of(3).await;
     let urls: Vec<_> = site.nodes.iter().map(Redis::url).collect();
     let stores: Vec<_> = urls.iter().flat_map(|url| ["--store", url.as_str()]).collect();

@@ -151,7 +151,7 @@ async fn a_node_that_missed_a_lease_serves_it_by_its_number_after_a_repeat() {
         // In the other rounds the release overtakes what the node is told.
         if round % 2 == 0 {
             let named = async || holder.put(&path("/refresh"), "").await;
-            // Its vote is leveled, or was given up and the lease is brought there.
+            // The refresh brings the lease to the node that missed it.
             let has_the_number = || number_on(&site.nodes[2], key) == Some(number);
             eventually(PATIENCE, async || {
                 (named().await.status == 200 && has_the_number()).then_some(())

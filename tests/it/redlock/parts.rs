@@ -11,7 +11,7 @@ use crate::support::eventually;
 const KEY: &str = "part";
 const OTHER: &str = "token-of-another-client";
 
-/// Takes the key on one node, as a claim does that is under way.
+/// Takes the key on one node, as a client does that locks there directly.
 fn take(site: &Site, node: usize) {
     site.nodes[node].run::<()>(&format!("SET lock:{KEY} {OTHER} PX 60000"));
 }
@@ -32,7 +32,7 @@ async fn a_forced_release_leaves_what_another_has_on_a_node_that_missed_the_leas
     assert_eq!((ended.status, ended.number("fencing_token")), (200, number), "{ended:?}");
     let there: Vec<_> = (0..3).map(|node| site.locks_on(node).len()).collect();
     assert_eq!(there, [1, 0, 0]);
-    // Nobody has the key now, but for what is left there: a claim may be under way.
+    // Nobody has the key now, but for what is left there, which may become more.
     assert_eq!(forced().await.status, 503);
     site.bare().await;
     assert_eq!(forced().await.told(), lost());

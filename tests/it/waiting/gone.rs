@@ -140,10 +140,7 @@ async fn a_departure_at_the_moment_of_a_hand_over_loses_no_wake_up() {
             ended.unwrap();
         }
         let (rounds, late) = (rounds.load(Ordering::Relaxed), late.load(Ordering::Relaxed));
-        eprintln!(
-            "{name}: {rounds} departures at a hand-over in {:?}, {late} of them after the grant",
-            began.elapsed()
-        );
+        assert!(rounds > late, "{name}: of {rounds} departures, {late} came after the grant");
     }
 }
 
