@@ -54,7 +54,6 @@ pub(super) struct Committer {
     settings: EmbeddedSettings,
     metrics: Arc<Metrics>,
     health: Health,
-    clock_on_disk: Timestamp,
     swept: Timestamp,
     looked: Instant,
     /// Whether more leases are over than the last batch has ended.
@@ -85,23 +84,13 @@ impl Committer {
         metrics.embedded_up(true);
         let shared = Arc::new(Shared {
             queue: Queue::default(),
-            view: View::new(settings.rules(table)),
+            view: View::new(settings.rules(table), clock_on_disk),
             clock: Clock::starting_at(clock_on_disk),
             wakeups: Arc::default(),
         });
         let (health, swept, looked) = (Health::Serving, clock_on_disk, Instant::now());
         let more_are_over = false;
-        Ok(Self {
-            log,
-            shared,
-            settings,
-            metrics,
-            health,
-            clock_on_disk,
-            swept,
-            looked,
-            more_are_over,
-        })
+        Ok(Self { log, shared, settings, metrics, health, swept, looked, more_are_over })
     }
 
     /// Serves until the queue is closed.
@@ -158,7 +147,7 @@ impl Committer {
     /// Runs a batch in memory. Returns true if there is something to write.
     fn apply(&mut self, batch: &mut [Box<dyn Job>], now: Timestamp) -> bool {
         let mut state = self.shared.view.state();
-        let (sweeps, lag) = (now.left(self.swept) >= SWEEP_EVERY, now.left(self.clock_on_disk));
+        let (sweeps, lag) = (now.left(self.swept) >= SWEEP_EVERY, now.left(state.clock));
         let held = state.change(|table| {
             self.more_are_over = table.expire(MAX_ENDS, now);
             if sweeps {
@@ -186,8 +175,9 @@ impl Committer {
             (changes, table.last_fencing_token())
         };
         self.log.commit(&changes, last_fencing_token, now)?;
-        self.shared.view.state().under_way.clear();
-        self.clock_on_disk = now;
+        let mut state = self.shared.view.state();
+        state.under_way.clear();
+        state.clock = now;
         Ok(())
     }
 

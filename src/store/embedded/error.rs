@@ -25,8 +25,9 @@ pub(super) enum LogError {
     )]
     Misplaced(PathBuf),
     #[error(
-        "{} is damaged ({}): move it away to begin without its leases once the longest of them must \
-         have expired", path.display(), what.escape_debug()
+        "{} is damaged, or a file beside it is ({}): restore them, or move all of them away to begin \
+         without their leases once the longest of them must have expired", path.display(),
+        what.escape_debug()
     )]
     Damaged {
         path: PathBuf,
@@ -57,9 +58,11 @@ impl LogError {
         matches!(self, Self::Unusable { .. } | Self::Misplaced(_) | Self::Database { .. })
     }
 
-    /// Returns true if a transaction did not begin, or was taken back.
+    /// Returns true if a transaction did not begin, or was taken back: also where another program has
+    /// changed a file, and a reading tells what.
     pub(super) fn is_undone(&self) -> bool {
-        self.is_full() || self.code() == Some(ErrorCode::DatabaseBusy)
+        let is_busy = self.code() == Some(ErrorCode::DatabaseBusy);
+        self.is_full() || is_busy || matches!(self, Self::Misplaced(_))
     }
 
     /// Returns true if only room is lacking. A sync that fails for it is another error: the data may

@@ -31,11 +31,16 @@ pub(super) struct Home {
     path: PathBuf,
     database: Watched,
     log: Option<Watched>,
+    /// The file of the index. It is not opened here: to close it would end the database's locks.
+    index: Option<FileId>,
     /// The note of the last answered commit.
     pub(super) note: Note,
     /// Its lock keeps other processes out, even if the files are gone.
     _directory: File,
 }
+
+/// The device and the number of a file.
+type FileId = (u64, u64);
 
 /// An open file, whatever its name is by now. That of the database is never closed before the
 /// database is: to close any handle of a file ends the locks of a process on it.
@@ -79,7 +84,7 @@ impl Home {
         if let Err(fs::TryLockError::WouldBlock) = note.file().try_lock() {
             return Err(in_use());
         }
-        Ok(Self { path, database, log: None, note, _directory: handle })
+        Ok(Self { path, database, log: None, index: None, note, _directory: handle })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -99,11 +104,11 @@ impl Home {
 
     /// Prepares the files for a reader. What it finds is on disk, also if an earlier process has only
     /// written it.
-    pub(super) fn settle(&mut self) -> Result<(), LogError> {
-        self.log = None;
-        if !self.database.has_its_name().map_err(unusable(&self.path))? {
-            return Err(LogError::Misplaced(self.path.clone()));
-        }
+    pub(super) fn settle(&self) -> Result<(), LogError> {
+        self.check(|| {
+            let log = self.log.as_ref().map_or(Ok(true), Watched::has_its_name)?;
+            Ok(log && self.database.has_its_name()? && self.note_has_its_name()?)
+        })?;
         let settle = || {
             self.database.file.sync_all()?;
             match File::open(beside(&self.database.path, LOG)) {
@@ -118,20 +123,32 @@ impl Home {
     pub(super) fn watch(&mut self) -> Result<(), LogError> {
         self.database.seen.take();
         self.log = Some(Watched::open(beside(&self.database.path, LOG))?);
+        self.index = self.index_now().map_err(unusable(&self.path))?;
         self.check_place()
     }
 
     /// Fails if a file no longer has its name, or is not as it was left.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
-        let is_as_left = || {
+        self.check(|| {
             let log = self.log.as_ref().map_or(Ok(true), Watched::is_as_left)?;
-            Ok(log && self.database.is_as_left()? && self.note.is_as_left()?)
-        };
-        match is_as_left() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(LogError::Misplaced(self.path.clone())),
-            Err(error) => Err(unusable(&self.path)(error)),
+            let note = self.note.is_as_left()? && self.note_has_its_name()?;
+            Ok(log && self.database.is_as_left()? && note && self.index == self.index_now()?)
+        })
+    }
+
+    fn check(&self, is_whole: impl FnOnce() -> io::Result<bool>) -> Result<(), LogError> {
+        match is_whole().map_err(unusable(&self.path))? {
+            true => Ok(()),
+            false => Err(LogError::Misplaced(self.path.clone())),
         }
+    }
+
+    fn note_has_its_name(&self) -> io::Result<bool> {
+        has_name(self.note.file(), &beside(&self.database.path, NOTE))
+    }
+
+    fn index_now(&self) -> io::Result<Option<FileId>> {
+        id_of(&beside(&self.database.path, INDEX))
     }
 }
 
@@ -142,12 +159,7 @@ impl Watched {
     }
 
     fn has_its_name(&self) -> io::Result<bool> {
-        let named = match fs::metadata(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            named => named?,
-        };
-        let own = self.file.metadata()?;
-        Ok((named.dev(), named.ino()) == (own.dev(), own.ino()))
+        has_name(&self.file, &self.path)
     }
 
     /// Returns true if the file has its name and its head, and was not cut.
@@ -157,6 +169,19 @@ impl Watched {
         let (before, known) = self.seen.replace((length, head));
         let is_whole = length >= before && (before == 0 || head == known);
         Ok(is_whole && self.has_its_name()?)
+    }
+}
+
+/// Returns whether this is the name of the file.
+fn has_name(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    Ok(id_of(path)? == Some((own.dev(), own.ino())))
+}
+
+fn id_of(path: &Path) -> io::Result<Option<FileId>> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        named => named.map(|named| Some((named.dev(), named.ino()))),
     }
 }
 

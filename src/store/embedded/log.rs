@@ -107,8 +107,8 @@ impl Log {
 
     /// Opens the database and reads it. Fails if it is another file, or has fewer commits than known.
     pub(super) fn read(&mut self) -> Result<(Table, Timestamp), LogError> {
-        self.connection = None; // Ends its locks on the file first.
         self.home.settle()?;
+        self.connection = None; // Not before: with the last connection, its log may be removed.
         let failed = |error| LogError::said(self.home.path(), error);
         let connection = connected(self.home.database()).map_err(failed)?;
         self.check(&connection).map_err(failed)??;
@@ -176,6 +176,7 @@ fn connected(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(format!("file:{name}?psow=0"), flags)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     connection.busy_timeout(BUSY)?;
     connection.execute_batch(SETTINGS)?;
     Ok(connection)

@@ -21,6 +21,8 @@ pub(super) struct ViewState {
     pub(super) table: Option<Table>,
     /// The leases being written, as they are on disk.
     pub(super) under_way: Before,
+    /// The store's clock on disk: what ended before it is over for good, written or not.
+    pub(super) clock: Timestamp,
 }
 
 /// The result of a read.
@@ -31,8 +33,8 @@ pub(super) struct Seen<T> {
 }
 
 impl View {
-    pub(super) fn new(table: Table) -> Self {
-        Self(Mutex::new(ViewState { table: Some(table), under_way: Before::new() }))
+    pub(super) fn new(table: Table, clock: Timestamp) -> Self {
+        Self(Mutex::new(ViewState { table: Some(table), under_way: Before::new(), clock }))
     }
 
     /// Locks the state, for computations only; never across a wait for the disk.
@@ -52,7 +54,8 @@ impl View {
         let table = state.table.as_ref()?;
         let leases = state.on_disk(key, table.entries(key));
         let current = !table.has_ended(key, leases.iter().copied(), now);
-        let on_disk = table.status_and_line(key, leases.iter().copied(), (token, most), now);
+        let lasting = leases.iter().copied().filter(|entry| state.lasts(entry));
+        let on_disk = table.status_and_line(key, lasting, (token, most), now);
         Some(Seen { on_disk, current })
     }
 
@@ -62,14 +65,15 @@ impl View {
         let table = state.table.as_ref()?;
         let changed: BTreeSet<_> = state.under_way.keys().map(|(key, _)| key).collect();
         let unchanged = table.page(page).filter(|(key, _)| !changed.contains(key));
-        let unchanged = unchanged.map(|(key, leases)| (key, leases.iter().collect()));
         let before = changed
             .iter()
             .filter(|key| page.covers(key))
             .filter(|key| page.after.as_deref().is_none_or(|after| key.as_str() > after))
-            .map(|key| (*key, state.on_disk(key, table.entries(key))))
-            .filter(|(_, leases)| !leases.is_empty());
-        let held: BTreeMap<_, Vec<_>> = unchanged.take(page.limit).chain(before).collect();
+            .map(|key| (*key, table.entries(key)))
+            .filter_map(|of_key| state.lasting(of_key));
+        let unchanged = unchanged.map(|(key, leases)| (key, leases.as_slice()));
+        let unchanged = unchanged.filter_map(|of_key| state.lasting(of_key)).take(page.limit);
+        let held: BTreeMap<_, Vec<_>> = unchanged.chain(before).collect();
         let held: Vec<_> = held.into_iter().take(page.limit).collect();
         let mut held_now = held.iter();
         let current =
@@ -90,6 +94,20 @@ impl ViewState {
         Some(changed)
     }
 
+    fn lasts(&self, entry: &Entry) -> bool {
+        entry.ends_at > self.clock
+    }
+
+    /// The key with those that last of its leases on disk; `None` without any.
+    fn lasting<'a>(
+        &'a self,
+        (key, leases): (&'a LockKey, &'a [Entry]),
+    ) -> Option<(&'a LockKey, Vec<&'a Entry>)> {
+        let mut leases = self.on_disk(key, leases);
+        leases.retain(|entry| self.lasts(entry));
+        (!leases.is_empty()).then_some((key, leases))
+    }
+
     /// The leases of a key that are on disk, of which the table now has `leases`.
     fn on_disk<'a>(&'a self, key: &LockKey, leases: &'a [Entry]) -> Vec<&'a Entry> {
         let of_key = (key.clone(), FencingToken::LEAST)..=(key.clone(), FencingToken::MOST);
@@ -102,15 +120,18 @@ impl ViewState {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::View;
     use crate::lock::sample::{claim, key};
-    use crate::lock::store::Ask;
+    use crate::lock::store::{Ask, Page};
     use crate::lock::table::Table;
     use crate::lock::time::Timestamp;
 
     #[test]
     fn a_change_is_visible_once_it_is_on_disk() {
-        let (view, now) = (View::new(Table::restore([], 0)), Timestamp::from_micros(0));
+        let now = Timestamp::from_micros(0);
+        let view = View::new(Table::restore([], 0), now);
         let grant =
             |table: &mut Table| table.ask(&claim("a", "one", 1_000), Ask::Once(None), now, 5);
         assert!(view.state().change(grant).flatten().is_some());
@@ -118,5 +139,10 @@ mod tests {
         assert!(!is_held());
         view.state().under_way.clear();
         assert!(is_held());
+        // Its end is on disk with the clock, before it is written itself.
+        view.state().clock = now.plus(Duration::from_secs(1));
+        assert!(!is_held());
+        let all = Page { prefixes: [String::new()].into(), after: None, limit: 10 };
+        assert_eq!(view.list(&all, now).unwrap().on_disk, []);
     }
 }

@@ -36,7 +36,7 @@ async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
         // The files beside it are those of the later one.
         remove("-wal");
         remove("-shm");
-        assert_refused(&store, "was answered): move it away");
+        assert_refused(&store, "was answered): restore them");
         remove("-note");
 
         let service = Process::start(&store, &[]);

@@ -53,6 +53,8 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
     let holder = http.token(TOKEN);
     for (from, to) in [
         (directory.join("locks.sqlite"), above.path().join("elsewhere.sqlite")),
+        (directory.join("locks.sqlite-wal"), above.path().join("elsewhere.sqlite-wal")),
+        (directory.join("locks.sqlite-note"), above.path().join("elsewhere.sqlite-note")),
         (directory.clone(), above.path().join("elsewhere")),
     ] {
         fs::rename(&from, &to).unwrap();
@@ -162,7 +164,7 @@ async fn a_damaged_file_is_refused_or_read_in_full() {
                 Ok(found) => assert_eq!(held(&found), expected, "trial {trial}, killed: {killed}"),
                 Err(told) => {
                     assert!(told.contains("locks.sqlite"), "{told}");
-                    assert!(told.contains("move it away"), "{told}");
+                    assert!(told.contains("away to begin without"), "{told}");
                     refused += 1;
                 }
             }

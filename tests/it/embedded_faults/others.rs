@@ -103,6 +103,42 @@ async fn a_program_that_writes_to_the_database_ends_the_service_and_what_it_wrot
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_another_program_does_beside_the_leases_ends_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    let service = Process::start(&store, &[]);
+    let http = service.http();
+    let take = async |key: &str| {
+        let target = format!("/locks/{key}?ttl=1h");
+        eventually(PATIENCE, async || (http.post(&target, "").await.status == 201).then_some(()))
+            .await;
+    };
+    take("first").await;
+    let other = connected(directory.path());
+    for (key, statement) in [
+        ("a", "PRAGMA wal_checkpoint(TRUNCATE)"),
+        ("b", "ANALYZE"),
+        ("c", "VACUUM"),
+        ("d", "CREATE TRIGGER t AFTER INSERT ON leases BEGIN DELETE FROM leases; END"),
+    ] {
+        other.execute_batch(statement).unwrap();
+        take(key).await;
+    }
+    // The index is made anew, as long as nobody else has the old one.
+    drop(other);
+    fs::remove_file(directory.path().join("locks.sqlite-shm")).unwrap();
+    eventually(PATIENCE, async || {
+        (service.log().matches("nothing is granted until").count() > 1).then_some(())
+    })
+    .await;
+    take("e").await;
+    service.kill();
+    let service = Process::start(&store, &[]);
+    let listed = service.http().get("/locks").await.field("locks");
+    assert_eq!(listed.as_array().unwrap().len(), 6, "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_that_do_not_belong_together_are_refused_with_the_one_that_is_missing() {
     let directory = tempfile::tempdir().unwrap();
     let store = format!("embedded:{}", directory.path().display());
