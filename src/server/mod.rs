@@ -21,7 +21,7 @@ use rustix::system::uname;
 use tokio::sync::Semaphore;
 
 use crate::api::{Api, ApiLimits, App, Door, Lists, Pulse, Quota, Quotas};
-use crate::auth::{HostNames, Keyring};
+use crate::auth::Keyring;
 use crate::config::{Config, StoreUrl, TlsSection};
 use crate::lock::lease::LockStatus;
 use crate::lock::leases::Why;
@@ -97,18 +97,15 @@ impl Server {
         let distant = addresses.iter().find(|address| !address.is_local());
         if let Some(address) = distant
             && config.api_keys.is_empty()
-            && !config.allow_anonymous
+            && (!config.allow_anonymous || config.allowed_hosts.is_empty())
         {
             return Err(StartError::Setting(format!(
                 "{address} can be reached from other machines, and there are no [[api_keys]]: \
-                 add some, listen on 127.0.0.1, or set `allow_anonymous = true`"
+                 add some, listen on 127.0.0.1, or set `allow_anonymous = true` and, against web \
+                 pages, `allowed_hosts` to the host names that clients use (\"localhost\" if only \
+                 IP addresses)"
             )));
         }
-        // Web browsers of this machine reach a loopback address.
-        let hosts = match distant.is_none() || addresses.iter().any(Address::is_loopback) {
-            true => HostNames::Only(config.allowed_hosts.clone()),
-            false => HostNames::in_network(config.allowed_hosts.clone()),
-        };
         let operators = if config.admin_listen.is_some() { OPERATORS } else { 0 };
         let connections = connections(config.limits.connections, operators)?;
         let settings = store_settings(&config);
@@ -133,7 +130,7 @@ impl Server {
             ),
             quotas: Arc::new(Quotas::new(quota(&config, keyring.callers()))),
             keyring,
-            hosts,
+            hosts: config.allowed_hosts.clone(),
             proxies: config.trusted_proxies.clone(),
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
