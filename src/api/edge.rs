@@ -34,6 +34,9 @@ pub(super) fn complete(mut answer: Response, id: &RequestId) -> Response {
     answer
 }
 
+/// The media type of server-sent events.
+pub(super) const SERVER_SENT: &str = "text/event-stream";
+
 /// A stream whose parts have to go out at once: proxies must neither buffer nor compress it.
 pub(super) fn streamed(media_type: &'static str, parts: Body) -> Response {
     let headers = [

@@ -24,7 +24,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 use crate::api::App;
-use crate::api::edge::streamed;
+use crate::api::edge::{SERVER_SENT, streamed};
 use crate::api::error::ApiError;
 use crate::api::extract::Reader;
 use crate::api::options::{find, query};
@@ -100,7 +100,7 @@ async fn events(
     let room = app.pulse.streams.clone().try_acquire_owned().map_err(|_| full())?;
     let places = (permit, room, app.metrics.ui_stream());
     let stream = Some(Events { app, caller, began: Instant::now(), told: None, _places: places });
-    Ok(streamed("text/event-stream", Body::from_stream(unfold(stream, Events::next))))
+    Ok(streamed(SERVER_SENT, Body::from_stream(unfold(stream, Events::next))))
 }
 
 /// A dashboard's stream.
