@@ -27,7 +27,7 @@ COPY vendor/scalar/LICENSES.txt /usr/share/doc/lockkeeper/scalar/
 COPY --from=build --chown=65532:65532 /image/var/lib/lockkeeper /var/lib/lockkeeper
 
 # Only this address can be reached from outside of a container, so the service refuses to start
-# without [[api_keys]] or LOCKKEEPER_ALLOW_ANONYMOUS=true.
+# without [[api_keys]], or LOCKKEEPER_ALLOW_ANONYMOUS=true and LOCKKEEPER_ALLOWED_HOSTS.
 ENV LOCKKEEPER_LISTEN=0.0.0.0:8080 \
     LOCKKEEPER_STORE=embedded:/var/lib/lockkeeper
 VOLUME /var/lib/lockkeeper

@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use lockkeeper::api::{Api, ApiLimits, App, Lists, Pulse, Quota, Quotas};
-use lockkeeper::auth::{HostNames, Keyring};
+use lockkeeper::auth::Keyring;
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::{EmbeddedSettings, EmbeddedStore};
@@ -120,7 +120,7 @@ fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
     Api::new(Arc::new(App {
         locks: Locks::new(Arc::new(store.unwrap()), config.wait_limits()),
         keyring: Keyring::new(std::mem::take(&mut config.api_keys)),
-        hosts: HostNames::Only(config.allowed_hosts.clone()),
+        hosts: config.allowed_hosts.clone(),
         proxies: config.trusted_proxies.clone(),
         ttl: config.ttl_bounds(),
         tokens: config.token_maker(),

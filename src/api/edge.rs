@@ -4,7 +4,7 @@ use std::any::Any;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::ResponseForPanic;
@@ -27,10 +27,15 @@ pub(super) fn complete(mut answer: Response, id: &RequestId) -> Response {
     let headers = answer.headers_mut();
     // A stream has set its own.
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    // A browser takes no answer for a page or a script because of a text of a client in it.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let named = HeaderValue::from_str(&id.text).expect("a request id is visible ASCII");
     headers.insert(HeaderName::from_static(REQUEST_ID), named);
     answer
 }
+
+/// The media type of server-sent events.
+pub(super) const SERVER_SENT: &str = "text/event-stream";
 
 /// A stream whose parts have to go out at once: proxies must neither buffer nor compress it.
 pub(super) fn streamed(media_type: &'static str, parts: Body) -> Response {

@@ -1,4 +1,5 @@
-//! A lease that lives as long as its connection, as a stream of events, one JSON object per line.
+//! A lease that lives as long as its connection, as a stream of events: one JSON object per line,
+//! or a server-sent event for each.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use futures_util::stream::unfold;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::App;
-use crate::api::edge::streamed;
+use crate::api::edge::{SERVER_SENT, streamed};
 use crate::api::error::ApiError;
-use crate::api::extract::KeyCall;
+use crate::api::extract::{KeyCall, accepted};
 use crate::api::locks::{counted, names_no_lease, permit};
 use crate::api::options::{Known, Options};
 use crate::api::quotas::Kind;
@@ -32,6 +33,32 @@ const HOLD: Known = Known {
     body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms", "slots", "shared", "fencing_token"],
 };
 
+/// The form of a stream. Some tunnels pass on at once only what is named server-sent events.
+#[derive(Clone, Copy)]
+enum Form {
+    Lines,
+    ServerSent,
+}
+
+impl Form {
+    fn media_type(self) -> &'static str {
+        match self {
+            Self::Lines => "application/x-ndjson",
+            Self::ServerSent => SERVER_SENT,
+        }
+    }
+
+    fn write(self, event: &HoldEvent) -> Bytes {
+        let json = serde_json::to_string(&EventBody::of(event))
+            .expect("an event has only texts and numbers");
+        match self {
+            Self::Lines => format!("{json}\n"),
+            Self::ServerSent => format!("data: {json}\n\n"),
+        }
+        .into()
+    }
+}
+
 /// The right that a stream needs, from its first event to its last.
 const RIGHT: &[Permission] = &[Permission::Acquire];
 
@@ -42,6 +69,8 @@ pub(super) async fn hold(
     request: Request,
 ) -> Result<Response, ApiError> {
     call.allow(RIGHT)?;
+    let sent = accepted(request.headers()).contains(SERVER_SENT);
+    let form = if sent { Form::ServerSent } else { Form::Lines };
     let timed_out = request.extensions().get::<TimedOut>().cloned().unwrap_or_default();
     let options = Options::read(request, &app.limits, HOLD).await?;
     let (patience, linger) = (options.endless_wait()?, options.linger()?);
@@ -67,9 +96,9 @@ pub(super) async fn hold(
         Ok(HoldStart::Hold(hold)) => {
             let waiter = waiter.map(|permit| (permit, app.metrics.in_line()));
             let open = (app.metrics.hold_stream(), room, stream);
-            let stream = Stream { hold, app, call, waiter, _open: open };
+            let stream = Stream { hold, app, call, form, waiter, _open: open };
             let events = Body::from_stream(unfold(stream, Stream::next));
-            let mut answer = streamed("application/x-ndjson", events);
+            let mut answer = streamed(form.media_type(), events);
             // Not chunked: PHP's fopen would wait for 8 KiB of chunks.
             *answer.version_mut() = Version::HTTP_10;
             Ok(answer)
@@ -83,6 +112,7 @@ struct Stream {
     hold: Box<Hold>,
     app: Arc<App>,
     call: KeyCall,
+    form: Form,
     waiter: Option<(Option<Permit>, Unanswered)>,
     _open: (Counting, OwnedSemaphorePermit, Option<Permit>),
 }
@@ -99,10 +129,7 @@ impl Stream {
         }?;
         self.count(&event);
         self.note(&event);
-        let mut line = serde_json::to_vec(&EventBody::of(&event))
-            .expect("an event has only texts and numbers");
-        line.push(b'\n');
-        Some((Ok(line.into()), self))
+        Some((Ok(self.form.write(&event)), self))
     }
 
     /// Counts the end of the wait.

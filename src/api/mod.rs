@@ -37,7 +37,7 @@ use tower_http::catch_panic::CatchPanic;
 use crate::api::error::ApiError;
 use crate::api::extract::{RequestId, refuse_method};
 use crate::api::refusals::Refusals;
-use crate::auth::{HostNames, Keyring, TrustedProxies};
+use crate::auth::{AllowedHosts, Keyring, TrustedProxies};
 use crate::lock::locks::Locks;
 use crate::lock::time::TtlBounds;
 use crate::lock::token::TokenMaker;
@@ -58,7 +58,7 @@ pub struct App {
     /// The API keys.
     pub keyring: Keyring,
     /// The host names that browsers may use where there are no API keys.
-    pub hosts: HostNames,
+    pub hosts: AllowedHosts,
     /// The proxies whose `X-Forwarded-For` is believed.
     pub proxies: TrustedProxies,
     /// The bounds of TTLs.

@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, Version};
 
 use crate::api::error::ApiError;
-use crate::auth::HostNames;
+use crate::auth::AllowedHosts;
 use crate::wire::Code;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -17,7 +17,7 @@ const OWN_SITES: [&[u8]; 2] = [b"same-origin", b"none"];
 
 /// Refuses requests of web pages of another origin, and requests that name a host outside `hosts`,
 /// as after DNS rebinding.
-pub(super) fn refuse_others(parts: &Parts, hosts: &HostNames) -> Result<(), ApiError> {
+pub(super) fn refuse_others(parts: &Parts, hosts: &AllowedHosts) -> Result<(), ApiError> {
     let sites = parts.headers.get_all(SEC_FETCH_SITE);
     let own_site = sites.iter().all(|site| OWN_SITES.contains(&site.as_bytes()));
     let host = host(parts);
@@ -54,7 +54,7 @@ mod tests {
     use axum::http::{Request, Version};
 
     use super::{is_of, refuse_others};
-    use crate::auth::{AllowedHosts, HostNames};
+    use crate::auth::AllowedHosts;
 
     fn goes_on(uri: &str, version: Version, headers: &[(&str, &str)]) -> bool {
         let mut request = Request::get(uri).version(version);
@@ -62,7 +62,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        refuse_others(&parts, &HostNames::Only(AllowedHosts::default())).is_ok()
+        refuse_others(&parts, &AllowedHosts::default()).is_ok()
     }
 
     #[test]

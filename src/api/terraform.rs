@@ -1,8 +1,8 @@
 //! The lock of Terraform's and OpenTofu's `http` backend. The state itself is kept elsewhere.
 //!
 //! That protocol has no lease token. The `ID` of a lock is known to its holder alone, so the token
-//! is made of it, and no answer shows it. No request renews such a lease: it lasts for the longest
-//! TTL.
+//! is made of it, and no answer shows it; what is shown instead is good for a forced release. No
+//! request renews such a lease: it lasts for the longest TTL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +35,10 @@ const LEAST_TTL: Ttl = Ttl::from_millis(600_000);
 /// The reason in the audit.
 const FORCED: &str = "terraform force-unlock";
 
+/// For a run whose lease is lost, and for a person who wants to force an unlock.
+const UNKNOWN_ID: &str =
+    "the lease of this ID is over; to force an unlock, send the ID that a refused lock shows";
+
 /// Any method of `/terraform/{key}`.
 pub(super) async fn answer(
     State(app): State<Arc<App>>,
@@ -53,6 +57,10 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
     call.allow(&[Permission::Acquire])?;
     let members = members(request, &app.limits).await?.unwrap_or_default();
     let token = token(app, &members)?;
+    if LockInfo::number(text(&members, "ID")?).is_some() {
+        let detail = "the ID of a lock is its secret and begins with no number: send a random one";
+        return Err(ApiError::invalid("ID", detail));
+    }
     if app.ttl.max < LEAST_TTL {
         let detail = "leases here are too short for Terraform: use `lockkeeper exec`";
         return Err(ApiError::new(Code::InvalidRequest, detail));
@@ -74,11 +82,20 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
     }
 }
 
-/// Releases the lock that the body describes. Without one, as `force-unlock` sends it, ends the
-/// lease of any holder, which is for administrators. Some proxies drop the body of a DELETE.
+/// Releases the lock that the body describes. `force-unlock` sends the ID that it was given
+/// (OpenTofu), which ends the lease that was shown so, or no body (Terraform), which ends that of
+/// any holder; both are for administrators. Some proxies drop the body of a DELETE.
 async fn release(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiError> {
     call.allow(&[Permission::Acquire, Permission::Admin])?;
     let door = request.extensions().get::<Door>().copied().unwrap_or(Door::Clients);
+    let force = async |named| {
+        call.allow(&[Permission::Admin])?;
+        if !door.leads_to("/admin") {
+            let detail = "`force-unlock` is served on `admin_listen` only";
+            return Err(ApiError::new(Code::Forbidden, detail));
+        }
+        admin::end(app, call, Some(FORCED.to_owned()), named).await.map(drop)
+    };
     let has_lost_it = request.method() == Method::DELETE;
     let Some(members) = members(request, &app.limits).await? else {
         call.allow(&[Permission::Admin])?;
@@ -87,14 +104,19 @@ async fn release(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
                           `lockkeeper force-release`";
             return Err(ApiError::new(Code::InvalidRequest, detail));
         }
-        if !door.leads_to("/admin") {
-            let detail = "`force-unlock` is served on `admin_listen` only";
-            return Err(ApiError::new(Code::Forbidden, detail));
-        }
-        return admin::end(app, call, Some(FORCED.to_owned()), None).await.map(drop);
+        return force(None).await;
     };
+    if let Some(number) = LockInfo::number(text(&members, "ID")?) {
+        return force(Some(number)).await;
+    }
     call.allow(&[Permission::Acquire])?;
-    locks::give_up(app, call, token(app, &members)?, None).await
+    let released = locks::give_up(app, call, token(app, &members)?, None).await;
+    released.map_err(|mut error| {
+        if error.problem.code == Code::LockLost {
+            error.problem.detail = UNKNOWN_ID.to_owned();
+        }
+        error
+    })
 }
 
 /// The lease token of the lock with the body's `ID`.

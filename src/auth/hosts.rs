@@ -1,8 +1,8 @@
 //! The host names under which browsers may call a service without API keys.
 //!
-//! A web page can point its own name at an address that only this machine reaches (DNS rebinding);
-//! the browser then takes the service for part of that page. IP addresses and `localhost` cannot be
-//! abused like that.
+//! A web page can point its own name at any address that the browser's machine reaches (DNS
+//! rebinding); the browser then takes the service for part of that page. IP addresses and
+//! `localhost` cannot be abused like that.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,31 +15,21 @@ use crate::auth::words;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedHosts(Vec<String>);
 
-/// The host names that requests may have.
-#[derive(Clone, Debug)]
-pub enum HostNames {
-    /// Any name.
-    Any,
-    /// IP addresses, `localhost`, and these.
-    Only(AllowedHosts),
-}
-
-impl HostNames {
-    /// The allowed names for a service that other machines reach. In a network any DNS name may be
-    /// in use, so the setting counts there only if it is not empty.
-    pub fn in_network(allowed: AllowedHosts) -> Self {
-        if allowed.0.is_empty() { Self::Any } else { Self::Only(allowed) }
+impl AllowedHosts {
+    /// Returns whether none is named.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// Returns whether a `Host` header may call: a name or an address, with or without a port.
+    /// Returns whether a `Host` header may call: one of these, an IP address or `localhost`, with
+    /// or without a port.
     pub fn admit(&self, host: &str) -> bool {
-        let Self::Only(AllowedHosts(allowed)) = self else { return true };
         let name = without_port(host);
         let v6 = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
         v6.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
             || name.parse::<Ipv4Addr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")
-            || allowed.iter().any(|one| name.eq_ignore_ascii_case(one))
+            || self.0.iter().any(|one| name.eq_ignore_ascii_case(one))
     }
 }
 
@@ -68,11 +58,11 @@ fn without_port(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{AllowedHosts, HostNames};
+    use super::AllowedHosts;
 
     #[test]
-    fn a_loopback_service_is_called_by_address_or_by_a_name_that_it_knows() {
-        let hosts = HostNames::Only(AllowedHosts(vec!["locks.example".to_owned()]));
+    fn a_service_without_api_keys_is_called_by_address_or_by_a_name_that_it_knows() {
+        let hosts = AllowedHosts(vec!["locks.example".to_owned()]);
         let known = "127.0.0.1 127.0.0.1:8080 192.0.2.1:80 [::1] [::1]:8080 localhost \
                      LOCALHOST:8080 locks.example Locks.Example:443";
         for host in known.split(' ') {

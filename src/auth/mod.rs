@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
-pub use crate::auth::hosts::{AllowedHosts, HostNames};
+pub use crate::auth::hosts::AllowedHosts;
 pub use crate::auth::proxies::TrustedProxies;
 
 /// A right of an API key under its prefixes.

@@ -1,4 +1,4 @@
-//! What can change while the service runs: the API keys, the level of the log, and the certificate.
+//! What can change while the service runs: the API keys, the level of the log, the certificates.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::cli::settings;
 use crate::config::{Flags, Sources};
-use crate::server::{Certificate, Controls};
+use crate::server::{Certificates, Controls};
 
 /// The parts of a running service that can change.
 pub(super) struct Live {
@@ -15,7 +15,7 @@ pub(super) struct Live {
     pub(super) at_start: Sources,
     pub(super) set_level: Box<dyn Fn(LevelFilter) + Send>,
     pub(super) controls: Controls,
-    pub(super) certificate: Option<Arc<Certificate>>,
+    pub(super) certificates: Arc<Certificates>,
 }
 
 impl Live {
@@ -46,14 +46,15 @@ impl Live {
 }
 
 /// Reads the files of TLS again. Unless all are valid, the old ones stay in use.
-pub(super) fn reload_certificate(certificate: &Certificate, cause: &str) -> Result<(), String> {
-    let changed = certificate.reload()?;
+pub(super) fn reload_certificates(certificates: &Certificates, cause: &str) -> Result<(), String> {
+    let read = certificates.reload()?;
     tracing::info!(
         target: "audit",
         audit = "reload",
         cause,
-        certificate.changed = changed,
-        certificate.ends = %certificate.end(),
+        certificate.changed = read.own.map(|(changed, _)| changed),
+        certificate.ends = read.own.map(|(_, end)| end.to_string()),
+        redis_certificates.changed = read.redis,
         "TLS files read again"
     );
     Ok(())

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::cli::live::{Live, reload_certificate};
+use crate::cli::live::{Live, reload_certificates};
 use crate::config::MOST_OF_FILE;
 
 /// The pause between two looks at the files.
@@ -120,11 +120,12 @@ impl Reloads {
     fn look(&mut self, cause: &str) {
         let Self { settings, tls, live } = self;
         let read = settings.read_again("settings", cause, || live.reload_settings(cause));
-        let certificate = live.certificate.as_ref().and_then(|certificate| {
-            tls.read_again("tls", cause, || reload_certificate(certificate, cause))
-        });
+        let certificates = &live.certificates;
+        let certificates = certificates
+            .are_used()
+            .then(|| tls.read_again("tls", cause, || reload_certificates(certificates, cause)));
         let failed = [&*settings, &*tls].into_iter().filter(|files| files.failed).count();
-        for outcome in [read, certificate].into_iter().flatten() {
+        for outcome in [read, certificates.flatten()].into_iter().flatten() {
             live.controls.reloaded(outcome, failed);
         }
     }

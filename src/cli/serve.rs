@@ -21,10 +21,10 @@ pub(super) fn serve(flags: Flags) -> Result<u8, Failure> {
     let file = WatchedFiles::new(flags.config.clone());
     let (sources, config) = settings(&flags).map_err(failed)?;
     let set_level = Box::new(log::start(&config.log));
-    let tls = WatchedFiles::new(config.tls.files());
+    let tls = WatchedFiles::new([config.tls.files(), config.redis.tls.files()].concat());
     let watched = |server: &Server| {
-        let (controls, certificate) = (server.controls(), server.certificate());
-        let live = Live { flags, at_start: sources, set_level, controls, certificate };
+        let (controls, certificates) = (server.controls(), server.certificates());
+        let live = Live { flags, at_start: sources, set_level, controls, certificates };
         Reloads { settings: file, tls, live }
     };
     let runtime = Builder::new_multi_thread().enable_all().build();

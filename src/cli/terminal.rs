@@ -34,7 +34,7 @@ fn width(letter: char) -> usize {
 pub(super) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        match letter.is_control() || is_odd(letter) {
+        match is_odd(letter) {
             true => shown.extend(letter.escape_default()),
             false => shown.push(letter),
         }
@@ -42,8 +42,10 @@ pub(super) fn plain(text: &str) -> String {
     shown
 }
 
-fn is_odd(letter: char) -> bool {
-    matches!(letter, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+/// Returns whether a letter controls the terminal, ends or turns around a line, or is invisible.
+pub(super) fn is_odd(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 

@@ -1,4 +1,4 @@
-//! The settings of the listeners: where they are, and the files of TLS.
+//! The settings of the listeners, and the files of TLS: theirs, and those for Redis.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::de::{Error as _, IntoDeserializer};
 use serde::{Deserialize, Deserializer};
 
-use crate::config::TlsSection;
+use crate::config::{RedisTlsSection, TlsSection};
 
 /// The beginning of the place of a unix socket.
 const UNIX: &str = "unix:";
@@ -95,5 +95,17 @@ impl TlsSection {
     /// The files that are named.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         [&self.certificate, &self.key, &self.client_ca].into_iter().flatten().cloned().collect()
+    }
+}
+
+impl RedisTlsSection {
+    /// Returns whether any file is named.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.files().is_empty()
+    }
+
+    /// The files that are named.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        [&self.ca, &self.cert, &self.key].into_iter().flatten().cloned().collect()
     }
 }

@@ -132,6 +132,19 @@ pub(crate) struct RedisSection {
     pub(crate) command_timeout: Span,
     pub(crate) connect_timeout: Span,
     pub(crate) min_replicas: u32,
+    pub(crate) tls: RedisTlsSection,
+}
+
+/// The section `redis.tls`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RedisTlsSection {
+    #[serde(deserialize_with = "listen::unless_empty")]
+    pub(crate) ca: Option<PathBuf>,
+    #[serde(deserialize_with = "listen::unless_empty")]
+    pub(crate) cert: Option<PathBuf>,
+    #[serde(deserialize_with = "listen::unless_empty")]
+    pub(crate) key: Option<PathBuf>,
 }
 
 /// The maker of tokens that begin with a text.
@@ -191,6 +204,15 @@ pub enum StoreUrl {
 }
 
 impl StoreUrl {
+    /// Returns whether a connection to Redis is made with TLS.
+    fn is_secured(&self) -> bool {
+        match self {
+            Self::Embedded(_) => false,
+            Self::Redis(url) => url.starts_with("rediss"),
+            Self::Redlock(urls) => urls.iter().any(|url| url.starts_with("rediss")),
+        }
+    }
+
     /// Parses the setting `store`.
     fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once(':').unwrap_or((text, ""));

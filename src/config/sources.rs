@@ -102,13 +102,12 @@ impl Sources {
     pub(super) fn table(&self) -> Table {
         let mut table = Table::new();
         for Setting { path, value, .. } in &self.settings {
-            let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
-            let section = if section.is_empty() {
-                &mut table
-            } else {
-                let section = table.entry(section).or_insert_with(|| Table::new().into());
+            let (sections, name) = path.rsplit_once('.').unwrap_or(("", path));
+            let sections = sections.split('.').filter(|name| !name.is_empty());
+            let section = sections.fold(&mut table, |table, name| {
+                let section = table.entry(name).or_insert_with(|| Table::new().into());
                 section.as_table_mut().expect("a section holds settings")
-            };
+            });
             section.insert(name.to_owned(), value.clone());
         }
         table

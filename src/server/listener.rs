@@ -44,7 +44,7 @@ impl Address {
     }
 
     /// Returns whether it is a loopback address, which web browsers of this machine can reach too.
-    pub(super) fn is_loopback(&self) -> bool {
+    fn is_loopback(&self) -> bool {
         matches!(self, Self::Network(address) if address.ip().to_canonical().is_loopback())
     }
 }

@@ -1,6 +1,7 @@
 //! The service as a whole: wires store, locks and HTTP edge together. It binds nothing and reads no
 //! signal.
 
+mod certificates;
 mod connection;
 mod controls;
 mod guest;
@@ -21,23 +22,22 @@ use rustix::system::uname;
 use tokio::sync::Semaphore;
 
 use crate::api::{Api, ApiLimits, App, Door, Lists, Pulse, Quota, Quotas};
-use crate::auth::{HostNames, Keyring};
-use crate::config::{Config, StoreUrl, TlsSection};
+use crate::auth::Keyring;
+use crate::config::{Config, StoreUrl};
 use crate::lock::lease::LockStatus;
 use crate::lock::leases::Why;
 use crate::lock::locks::Locks;
 use crate::lock::watched;
-use crate::metrics::Metrics;
+use crate::server::certificates::nodes;
 use crate::server::connection::Acceptor;
 use crate::server::house::{HALL, House};
 use crate::server::stores::store_settings;
-use crate::server::tls::TlsFiles;
 use crate::store;
 
+pub(crate) use crate::server::certificates::Certificates;
 pub(crate) use crate::server::controls::Controls;
 pub use crate::server::listener::{Address, Listener, SocketFile};
 pub(crate) use crate::server::stores::operator;
-pub(crate) use crate::server::tls::Certificate;
 
 /// Descriptors that are not for served clients: the store, the log, the listener, spares for
 /// inspection, and the connections that wait for a place.
@@ -84,7 +84,7 @@ pub struct Server {
     app: Arc<App>,
     config: Config,
     connections: usize,
-    tls: Option<Arc<Certificate>>,
+    certificates: Arc<Certificates>,
 }
 
 impl Server {
@@ -97,23 +97,22 @@ impl Server {
         let distant = addresses.iter().find(|address| !address.is_local());
         if let Some(address) = distant
             && config.api_keys.is_empty()
-            && !config.allow_anonymous
+            && (!config.allow_anonymous || config.allowed_hosts.is_empty())
         {
             return Err(StartError::Setting(format!(
                 "{address} can be reached from other machines, and there are no [[api_keys]]: \
-                 add some, listen on 127.0.0.1, or set `allow_anonymous = true`"
+                 add some, listen on 127.0.0.1, or set `allow_anonymous = true` and, against web \
+                 pages, `allowed_hosts` to the host names that clients use (\"localhost\" if only \
+                 IP addresses)"
             )));
         }
-        // Web browsers of this machine reach a loopback address.
-        let hosts = match distant.is_none() || addresses.iter().any(Address::is_loopback) {
-            true => HostNames::Only(config.allowed_hosts.clone()),
-            false => HostNames::in_network(config.allowed_hosts.clone()),
-        };
         let operators = if config.admin_listen.is_some() { OPERATORS } else { 0 };
         let connections = connections(config.limits.connections, operators)?;
-        let settings = store_settings(&config);
+        let tls = nodes(&config.redis.tls).map_err(StartError::Setting)?;
+        let settings = store_settings(&config, &tls);
         let mut metrics = settings.metrics();
-        let tls = certificate(&config, &mut metrics)?;
+        let certificates = Certificates::load(&config, tls, &mut metrics);
+        let certificates = Arc::new(certificates.map_err(StartError::Setting)?);
         let metrics = Arc::new(metrics);
         let store = store::open(settings, metrics.clone())?;
         let held = metrics.clone();
@@ -133,7 +132,7 @@ impl Server {
             ),
             quotas: Arc::new(Quotas::new(quota(&config, keyring.callers()))),
             keyring,
-            hosts,
+            hosts: config.allowed_hosts.clone(),
             proxies: config.trusted_proxies.clone(),
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
@@ -147,7 +146,7 @@ impl Server {
                 max_wait: config.limits.max_wait.get(),
             },
         });
-        Ok(Self { app, config, connections, tls })
+        Ok(Self { app, config, connections, certificates })
     }
 
     /// What can be changed while the service runs.
@@ -166,9 +165,9 @@ impl Server {
         self.app.metrics.log_lines_dropped(count);
     }
 
-    /// The certificate, to be read again when its files have changed.
-    pub(crate) fn certificate(&self) -> Option<Arc<Certificate>> {
-        self.tls.clone()
+    /// The certificates, to be read again when their files have changed.
+    pub(crate) fn certificates(&self) -> Arc<Certificates> {
+        self.certificates.clone()
     }
 
     /// Serves the clients of `listeners`, of which a second one is for operators, until `shutdown`.
@@ -197,7 +196,7 @@ impl Server {
                 "open-file limit allows fewer connections than configured"
             );
         }
-        if let Some(tls) = &self.tls {
+        if let Some(tls) = self.certificates.own() {
             tls.remind();
         }
         self.count_found_leases().await;
@@ -246,7 +245,7 @@ impl Server {
             _ => Door::All,
         };
         let api = Api::new(self.app.clone()).behind(door);
-        let tls = self.tls.clone().filter(|_| listener.is_network());
+        let tls = self.certificates.own().filter(|_| listener.is_network());
         Acceptor::new(api, limits, house, self.app.metrics.clone(), tls)
     }
 
@@ -290,21 +289,6 @@ fn quota(config: &Config, callers: usize) -> Quota {
         streams: quotas.streams.min(share(limits.hold_streams)),
         lists: share(limits.lists),
     }
-}
-
-/// The certificate of the settings, if there is one.
-fn certificate(
-    config: &Config,
-    metrics: &mut Metrics,
-) -> Result<Option<Arc<Certificate>>, StartError> {
-    let TlsSection { certificate: Some(certificate), key: Some(key), client_ca } = &config.tls
-    else {
-        return Ok(None);
-    };
-    let (certificate, key, client_ca) = (certificate.clone(), key.clone(), client_ca.clone());
-    let files = TlsFiles { certificate, key, client_ca };
-    let certificate = Certificate::load(files, metrics.certificate_end());
-    Ok(Some(Arc::new(certificate.map_err(StartError::Setting)?)))
 }
 
 /// The name of this instance for people: its host, and its port or unix socket.

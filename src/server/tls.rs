@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -68,8 +68,9 @@ pub(crate) struct Certificate {
     noticed: Mutex<Option<Instant>>,
 }
 
+/// What the files have.
 #[derive(Clone)]
-struct Loaded {
+pub(super) struct Loaded {
     config: Arc<ServerConfig>,
     /// The digest of the files' bytes.
     digest: [u8; 32],
@@ -84,23 +85,26 @@ impl Certificate {
         Ok(Self { files, current: RwLock::new(loaded), end_metric, noticed: Mutex::default() })
     }
 
-    /// Reads the files again and uses them for new connections; returns whether they differ. If they
-    /// cannot be used, or do not fit each other, the old ones stay in use.
-    pub(crate) fn reload(&self) -> Result<bool, String> {
-        let loaded = self.files.load()?;
+    /// Reads the files again. The error says that they cannot be used, or do not fit each other.
+    pub(super) fn read(&self) -> Result<Loaded, String> {
+        self.files.load()
+    }
+
+    /// Uses what was read for new connections; returns whether it differs.
+    pub(super) fn replace(&self, loaded: Loaded) -> bool {
         {
             let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
             if current.digest == loaded.digest {
-                return Ok(false);
+                return false;
             }
             self.end_metric.set(seconds(loaded.end) as f64);
             *current = loaded;
         }
         self.remind();
-        Ok(true)
+        true
     }
 
-    pub(crate) fn end(&self) -> DateTime {
+    pub(super) fn end(&self) -> DateTime {
         self.current().end
     }
 
@@ -168,7 +172,7 @@ impl TlsFiles {
         let chain = pem::certificates(&self.certificate, &text).map_err(of("certificate"))?;
         let text = read("key", &self.key)?;
         let key = pem::private_key(&self.key, &text).map_err(of("key"))?;
-        let end = self.end(&chain[0]).map_err(of("certificate"))?;
+        let end = end(&self.certificate, &chain[0]).map_err(of("certificate"))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
@@ -183,32 +187,37 @@ impl TlsFiles {
                 config.with_client_cert_verifier(verifier.build().map_err(wrong)?)
             }
         };
-        let mut config = config.with_single_cert(chain, key).map_err(|error| {
-            let (certificate, key) = (self.certificate.display(), self.key.display());
-            of("key")(match error {
-                Error::InconsistentKeys(_) => format!(
-                    "{key} is not the key of the certificate in {certificate}: name the one that \
-                     it was requested with"
-                ),
-                error => format!("{key}: {error}"),
-            })
-        })?;
+        let mut config = config
+            .with_single_cert(chain, key)
+            .map_err(|error| of("key")(unfit(&self.certificate, &self.key, error)))?;
         config.alpn_protocols = vec![HTTP_1_1.to_vec()];
         Ok(Loaded { config: Arc::new(config), digest: digest.finalize().into(), end })
     }
+}
 
-    /// The end of a certificate; an error if it is over.
-    fn end(&self, certificate: &[u8]) -> Result<DateTime, String> {
-        let path = self.certificate.display();
-        let parsed = CertificateInner::<Raw>::from_der(certificate)
-            .map_err(|_| format!("{path} has a part that is no X.509 certificate"))?;
-        let end = parsed.tbs_certificate.validity.not_after.to_date_time();
-        if seconds(end) > now() {
-            return Ok(end);
-        }
-        let subject = parsed.tbs_certificate.subject;
-        Err(format!("the certificate of `{subject}` in {path} ended on {end}: renew it"))
+/// Why a certificate and a key cannot be used together.
+pub(super) fn unfit(certificate: &Path, key: &Path, error: Error) -> String {
+    let (certificate, key) = (certificate.display(), key.display());
+    match error {
+        Error::InconsistentKeys(_) => format!(
+            "{key} is not the key of the certificate in {certificate}: name the one that it was \
+             requested with"
+        ),
+        error => format!("{key}: {error}"),
     }
+}
+
+/// The end of a certificate in the file at `path`; an error if it is over.
+pub(super) fn end(path: &Path, certificate: &[u8]) -> Result<DateTime, String> {
+    let path = path.display();
+    let parsed = CertificateInner::<Raw>::from_der(certificate)
+        .map_err(|_| format!("{path} has a part that is no X.509 certificate"))?;
+    let end = parsed.tbs_certificate.validity.not_after.to_date_time();
+    if seconds(end) > now() {
+        return Ok(end);
+    }
+    let subject = parsed.tbs_certificate.subject;
+    Err(format!("the certificate of `{subject}` in {path} ended on {end}: renew it"))
 }
 
 /// A date in seconds since 1970.

@@ -8,12 +8,14 @@ use serde::Serialize;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Owner};
 use crate::lock::time::wall_clock;
+use crate::lock::token::FencingToken;
 
 /// A `LockInfo` of Terraform. Its members stand beside those of a problem; no reader confuses them.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct LockInfo {
-    /// Terraform shows nothing else of it. Not the ID that the holder sent, which is a secret.
+    /// Terraform shows nothing else of it, and people paste it into `force-unlock`. Not the ID that
+    /// the holder sent, which is a secret.
     #[serde(rename = "ID")]
     id: String,
     operation: String,
@@ -45,6 +47,13 @@ impl LockInfo {
         }
     }
 
+    /// The number of the lease of a shown ID; the random ID of a lock has none.
+    pub(crate) fn number(id: &str) -> Option<FencingToken> {
+        let number = id.split_once('/').map_or(id, |(number, _)| number);
+        let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+        number.parse().ok().filter(|_| digits).and_then(FencingToken::from_number)
+    }
+
     /// The owner of the lease that `who` takes for `operation`, from which [`Self::of`] gets both
     /// again. Cut to the length of an owner: a name never keeps Terraform from its work.
     pub(crate) fn owner(who: &str, operation: &str) -> Option<Owner> {
@@ -74,6 +83,13 @@ mod tests {
         assert_eq!((&*terraform.who, &*terraform.operation), ("ann lee@ci", "OperationTypeApply"));
         assert_eq!(info(LockInfo::owner("exec", "")).id, "7/exec");
         assert_eq!((info(None).id, info(None).created), ("7".to_owned(), None));
+        for shown in [terraform.id, "7/exec".to_owned(), "7".to_owned()] {
+            assert_eq!(LockInfo::number(&shown), FencingToken::from_number(7), "{shown}");
+        }
+        let random = "735ce591-a87d-80c7-0cc0-13bb9ba50ee1";
+        for other in [random, "", "/", "7-1/x", "+7", "7 /x", "x/7", "0", "9007199254740992/x"] {
+            assert_eq!(LockInfo::number(other), None, "{other}");
+        }
     }
 
     #[test]

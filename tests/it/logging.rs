@@ -4,12 +4,13 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tracing::{Event, Metadata, Subscriber, span};
 
 use crate::support::process::{BINARY, command};
 use crate::support::redis::free_port;
-use crate::support::{Http, PATIENCE, Service, eventually};
+use crate::support::{Http, PATIENCE, Process, Service, eventually};
 
 const LOST: &str = "lockkeeper_log_lines_dropped_total";
 const TOKEN: &str = "token-of-the-holder";
@@ -35,6 +36,31 @@ async fn a_log_whose_reader_is_gone_or_whose_disk_is_full_costs_lines_only() {
             (http.figure("lockkeeper_http_connections").await <= 1.0).then_some(())
         })
         .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_text_of_a_client_ends_or_turns_around_a_line_of_the_log() {
+    let odd = "\u{85}\u{9b}\u{7f}\u{61c}\u{200e}\u{2028}\u{2029}\u{202e}\u{2066}\u{feff}\u{e0041}";
+    for format in ["json", "text"] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = format!("embedded:{}", directory.path().display());
+        let service = Process::start(&store, &[("LOCKKEEPER_LOG_FORMAT", format)]);
+        let http = service.http();
+        // Neither an owner nor a reason has control characters.
+        let owner: String = odd.chars().filter(|letter| !letter.is_control()).collect();
+        assert_eq!(http.post("/locks/a", &json!({ "owner": owner }).to_string()).await.status, 201);
+        let reason = json!({ "reason": format!("ü{owner}") }).to_string();
+        assert_eq!(http.send("DELETE", "/admin/locks/a", &reason).await.status, 200);
+        service.logs("force_release").await;
+        let log = service.log();
+        assert!(!log.contains(|letter| odd.contains(letter)), "{format}: {log:?}");
+        assert!(log.contains('ü'), "{format}: {log}");
+        if format == "json" {
+            let line = log.lines().find(|line| line.contains("force_release")).unwrap();
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(line["reason"], format!("ü{owner}"), "the text is the same");
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::lock::prefixes::{Prefix, Prefixes};
 use crate::lock::time::Ttl;
 use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
-use crate::store::redis::RedisSettings;
+use crate::store::redis::{NodeTls, RedisSettings};
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::simulation::counts::Counts;
 use crate::store::redlock::simulation::history::History;
@@ -238,6 +238,7 @@ fn settings(longest_ms: u64, max_hold: u64) -> RedlockSettings {
         command_timeout: Duration::from_millis(200),
         min_replicas: 0,
         connect_timeout: Duration::from_millis(200),
+        tls: NodeTls::default(),
         default_ttl: Ttl::from_millis(LONGEST_TTL_MS / 2),
         position_kept: Ttl::from_millis(1),
         prefixes: prefixes.expect("one"),

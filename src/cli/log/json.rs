@@ -1,5 +1,6 @@
 //! Log lines as JSON. Each is put together in memory and written at once: the formatter of
-//! `tracing_subscriber` writes every fragment by itself, which takes half as long again.
+//! `tracing_subscriber` writes every fragment by itself, which takes half as long again. Letters
+//! that JSON allows, and that split a line or turn it around where it is shown, are escaped.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -14,6 +15,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::cli::terminal::is_odd;
 use crate::lock::time::wall_clock;
 
 /// Room for a usual line.
@@ -35,7 +37,16 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let line = line(wall_clock(), event).map_err(|_| fmt::Error)?;
-        writer.write_str(std::str::from_utf8(&line).map_err(|_| fmt::Error)?)
+        let mut rest = std::str::from_utf8(&line).map_err(|_| fmt::Error)?;
+        // Outside of texts JSON has none of them.
+        while let Some((at, odd)) = rest.char_indices().find(|(_, letter)| is_odd(*letter)) {
+            writer.write_str(&rest[..at])?;
+            for unit in odd.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + odd.len_utf8()..];
+        }
+        writeln!(writer, "{rest}")
     }
 }
 
@@ -50,6 +61,5 @@ fn line(time: SystemTime, event: &Event<'_>) -> serde_json::Result<Vec<u8>> {
     let mut object = fields.take_serializer()?;
     object.serialize_entry("target", event.metadata().target())?;
     object.end()?;
-    line.push(b'\n');
     Ok(line)
 }

@@ -219,8 +219,9 @@ impl ClusterState {
 
     /// Keeps the map up to date for as long as the store lives.
     async fn survey(self: Arc<Self>) {
-        let patience = self.factory.settings.connect_timeout;
-        let mut lookouts = Lookouts::new(self.scheme.clone(), patience);
+        let (patience, tls) =
+            (self.factory.settings.connect_timeout, self.factory.settings.tls.clone());
+        let mut lookouts = Lookouts::new(self.scheme.clone(), tls, patience);
         let (mut known, mut looks) = (None, LOOKS);
         loop {
             lookouts.turn_to(self.addresses());

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deadpool_redis::Pool;
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, mpsc, watch};
@@ -13,7 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, tim
 
 use crate::metrics::Metrics;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::{RECONNECT_PAUSE, unconnected};
+use crate::store::redis::connect::{Connector, RECONNECT_PAUSE, unconnected};
 use crate::store::redis::refusal::shows_life;
 
 /// The interval of heartbeats on a connection, and their time limit: something on the way to Redis may
@@ -62,7 +61,7 @@ pub(super) enum Link {
 
 /// The task that keeps a connection.
 pub(super) struct LinkKeeper {
-    pub(super) pool: Pool,
+    pub(super) connector: Connector,
     pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
     pub(super) state: watch::Sender<Link>,
     /// Notified when a call has met an error that may be the connection's.
@@ -110,7 +109,7 @@ impl LinkKeeper {
     /// Takes a new connection from the pool, to a node that takes writes; reads its clock and its
     /// settings.
     async fn connect(&self) -> Result<MultiplexedConnection, String> {
-        let connection = self.pool.get().await.map_err(unconnected)?;
+        let connection = self.connector.get().await.map_err(unconnected)?;
         let mut connection = deadpool_redis::Connection::take(connection);
         let asked = async {
             let sent = std::time::Instant::now();
@@ -121,8 +120,7 @@ impl LinkKeeper {
             }
             redis::cmd("INFO").query_async::<String>(&mut connection).await
         };
-        let patience = self.pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
-        let told = timeout(patience, asked)
+        let told = timeout(self.connector.patience(), asked)
             .await
             .map_err(|_| "no answer in time".to_owned())?
             .map_err(|error| error.to_string())?;

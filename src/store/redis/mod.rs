@@ -28,6 +28,7 @@ pub(in crate::store) mod script;
 mod sentinel;
 mod settings;
 mod slots;
+mod tls;
 mod topology;
 
 use std::fmt;
@@ -60,6 +61,7 @@ use crate::store::redis::script::{FORCE_RELEASE, INSPECT, LEAVE, Reply, Script, 
 use crate::store::redis::topology::Topology;
 
 pub use crate::store::redis::settings::{RedisSettings, SettingsError};
+pub use crate::store::redis::tls::{NodeCertificates, NodeTls};
 
 /// The most claims that one script takes out of a line: at most 5 ms of Redis' time.
 const LEAVE_AT_ONCE: usize = 500;

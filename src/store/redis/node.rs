@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::Pool;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -20,7 +19,7 @@ use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::{connection_info, pool, unconnected};
+use crate::store::redis::connect::{Connector, connection_info, unconnected};
 use crate::store::redis::deadline::When;
 use crate::store::redis::keys::spread;
 use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
@@ -44,7 +43,7 @@ static NODES: AtomicU64 = AtomicU64::new(0);
 /// One Redis, single and independent.
 pub(in crate::store) struct Node {
     links: Vec<SharedLink>,
-    pool: Pool,
+    rare: Connector,
     /// One scan of the keyspace at a time: it takes a good part of a node.
     pub(super) walks: Semaphore,
     /// Its number in this process, which no other node has.
@@ -116,7 +115,10 @@ impl Node {
         metrics: Arc<Metrics>,
     ) -> Result<Self, RedisError> {
         let info = connection_info(&settings.url)?;
-        let rare = pool(&info, settings.connect_timeout, POOL_SIZE, AsyncConnectionConfig::new())?;
+        let connector = |size, config| {
+            Connector::new(&info, &settings.tls, settings.connect_timeout, size, config)
+        };
+        let rare = connector(POOL_SIZE, AsyncConnectionConfig::new())?;
         let inner = Arc::new(Inner {
             name: info.addr().to_string(),
             clock: StoreClock::new(info.addr().to_string(), &metrics),
@@ -132,13 +134,13 @@ impl Node {
         for number in 0..LINKS {
             let (pushes, lost) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let pool = pool(&info, settings.connect_timeout, 1, config)?;
+            let connector = connector(1, config)?;
             let ((state, link), doubts) = (watch::channel(Link::Connecting), Arc::default());
             links.push(SharedLink { state: link, doubts: Arc::clone(&doubts) });
             // One listens: two would hear each hint twice, and ask twice.
             let listens = number == 0;
             let inner = inner.clone();
-            let keeper = LinkKeeper { pool, pushes: lost, state, doubts, inner, listens };
+            let keeper = LinkKeeper { connector, pushes: lost, state, doubts, inner, listens };
             keepers.spawn(sound("the keeper of a connection to Redis", keeper.keep()));
         }
         let deadline = settings.command_timeout;
@@ -151,7 +153,7 @@ impl Node {
             }
         };
         let (walks, number) = (Semaphore::new(1), NODES.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { links, pool: rare, walks, number, deadline, inner, replicas, _keepers: keepers })
+        Ok(Self { links, rare, walks, number, deadline, inner, replicas, _keepers: keepers })
     }
 
     /// Its number in this process, which no other node has.
@@ -272,7 +274,7 @@ impl Node {
     pub(in crate::store) async fn query(&self, command: &Cmd) -> Result<Value, NodeError> {
         let deadline = Instant::now() + self.deadline;
         let asked = async {
-            let mut connection = self.pool.get().await.map_err(unconnected)?;
+            let mut connection = self.rare.get().await.map_err(unconnected)?;
             send(&mut connection, command, Way::Straight).await.map_err(|error| error.to_string())
         };
         timeout_at(deadline.into(), asked)

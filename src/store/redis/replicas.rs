@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::Pool;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionInfo, PushInfo, PushKind, RedisError};
 use tokio::sync::{mpsc, oneshot};
@@ -19,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::lock::time::millis_down;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::connect::{RECONNECT_PAUSE, pool, unconnected};
+use crate::store::redis::connect::{Connector, RECONNECT_PAUSE, unconnected};
 use crate::store::redis::link::{HEARTBEAT, every, ping};
 
 /// The most waiting grants of a node; more are refused, which their callers see as 503.
@@ -49,7 +48,7 @@ struct Ask {
 
 /// The task that asks the replicas.
 struct Asking {
-    pool: Pool,
+    connector: Connector,
     pushes: mpsc::UnboundedReceiver<PushInfo>,
     least: u32,
     /// The time limit for the replicas.
@@ -66,11 +65,12 @@ impl Replicas {
     ) -> Result<(Self, impl Future<Output = ()> + use<>), RedisError> {
         let (pushed, pushes) = mpsc::unbounded_channel();
         let config = AsyncConnectionConfig::new().set_push_sender(pushed);
-        let pool = pool(info, settings.connect_timeout, 1, config)?;
+        let connector = Connector::new(info, &settings.tls, settings.connect_timeout, 1, config)?;
         let (least, patience) = (settings.min_replicas, patience(settings.command_timeout));
         let (sender, asks) = mpsc::channel(MOST);
         let contacted = Arc::new(AtomicBool::new(false));
-        let asking = Asking { pool, pushes, least, patience, contacted: contacted.clone(), asks };
+        let asking =
+            Asking { connector, pushes, least, patience, contacted: contacted.clone(), asks };
         Ok((Self { asks: sender, contacted, patience }, asking.serve()))
     }
 
@@ -114,7 +114,7 @@ impl Asking {
     async fn connect(&mut self) -> Result<MultiplexedConnection, String> {
         // Older pushes belong to the previous connection.
         while self.pushes.try_recv().is_ok() {}
-        let connection = self.pool.get().await.map_err(unconnected)?;
+        let connection = self.connector.get().await.map_err(unconnected)?;
         Ok(deadpool_redis::Connection::take(connection))
     }
 

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::Pool;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError};
 use tokio::sync::{Notify, mpsc, watch};
@@ -15,7 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::lock::watched::endless;
-use crate::store::redis::connect::{RECONNECT_PAUSE, connection_info, pool, unconnected};
+use crate::store::redis::RedisSettings;
+use crate::store::redis::connect::{Connector, RECONNECT_PAUSE, connection_info, unconnected};
 use crate::store::redis::link::Hints;
 use crate::store::redis::node::{Node, NodeFactory};
 use crate::store::redis::place::Sentinels;
@@ -72,8 +72,9 @@ impl Sentinel {
             let info = connection_info(&follower.sentinels.sentinels.url(&address))?;
             let (pushes, heard) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let pool = pool(&info, follower.factory.settings.connect_timeout, 1, config)?;
-            let watching = follower.clone().watch(address, pool, heard);
+            let RedisSettings { tls, connect_timeout, .. } = &follower.factory.settings;
+            let connector = Connector::new(&info, tls, *connect_timeout, 1, config)?;
+            let watching = follower.clone().watch(address, connector, heard);
             watchers.spawn(endless("the watcher of a sentinel", watching));
         }
         Ok(Self { master: followed, _watchers: watchers })
@@ -102,12 +103,12 @@ impl Follower {
     async fn watch(
         self: Arc<Self>,
         address: String,
-        pool: Pool,
+        connector: Connector,
         mut pushes: mpsc::UnboundedReceiver<PushInfo>,
     ) {
         let mut known = String::new();
         loop {
-            let Err(reason) = self.listen(&address, &pool, &mut pushes).await;
+            let Err(reason) = self.listen(&address, &connector, &mut pushes).await;
             if reason != known {
                 tracing::warn!(sentinel = address, %reason, "cannot query a sentinel; retrying");
                 known = reason;
@@ -120,11 +121,11 @@ impl Follower {
     async fn listen(
         self: &Arc<Self>,
         address: &str,
-        pool: &Pool,
+        connector: &Connector,
         pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
     ) -> Result<std::convert::Infallible, String> {
         let patience = self.factory.settings.connect_timeout;
-        let connection = pool.get().await.map_err(unconnected)?;
+        let connection = connector.get().await.map_err(unconnected)?;
         let mut connection = deadpool_redis::Connection::take(connection);
         let subscribed = timeout(patience, connection.subscribe(SWITCHED)).await;
         subscribed.map_err(|_| "no answer in time")?.map_err(|error| error.to_string())?;

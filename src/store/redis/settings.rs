@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::lock::prefixes::Prefixes;
 use crate::lock::time::Ttl;
 use crate::store::redis::keys::SIDE_PREFIX;
+use crate::store::redis::tls::NodeTls;
 
 /// The settings of the store.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub struct RedisSettings {
     pub command_timeout: Duration,
     /// The time limit of making a connection.
     pub connect_timeout: Duration,
+    /// The certificates for `rediss`.
+    pub tls: NodeTls,
     /// The number of replicas that must have a grant before it is answered.
     pub min_replicas: u32,
     /// The TTL of a lease that a direct Redis client took without one, with a token of ours.

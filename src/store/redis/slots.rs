@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use deadpool_redis::Pool;
 use futures_util::stream::FuturesUnordered;
 use redis::{AsyncConnectionConfig, Value};
 
-use crate::store::redis::connect::{connection_info, pool, unconnected};
+use crate::store::redis::connect::{Connector, connection_info, unconnected};
 use crate::store::redis::place::Scheme;
+use crate::store::redis::tls::NodeTls;
 
 /// One node's view of its Cluster's slots.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,27 +34,30 @@ impl SlotView {
 /// because a node may never have been called, or no longer be.
 pub(super) struct Lookouts {
     scheme: Scheme,
+    tls: NodeTls,
     patience: Duration,
-    pools: BTreeMap<String, Pool>,
+    connectors: BTreeMap<String, Connector>,
 }
 
 impl Lookouts {
     /// Starts without a connection; `patience` limits the answer of a node.
-    pub(super) fn new(scheme: Scheme, patience: Duration) -> Self {
-        Self { scheme, patience, pools: BTreeMap::new() }
+    pub(super) fn new(scheme: Scheme, tls: NodeTls, patience: Duration) -> Self {
+        Self { scheme, tls, patience, connectors: BTreeMap::new() }
     }
 
     /// Sets the nodes to ask; connections to others end.
     pub(super) fn turn_to(&mut self, addresses: BTreeSet<String>) {
-        self.pools.retain(|address, _| addresses.contains(address));
+        self.connectors.retain(|address, _| addresses.contains(address));
         for address in addresses {
-            if self.pools.contains_key(&address) {
+            if self.connectors.contains_key(&address) {
                 continue;
             }
             let info = connection_info(&self.scheme.url(&address));
             let config = AsyncConnectionConfig::new();
-            match info.and_then(|info| pool(&info, self.patience, 1, config)) {
-                Ok(pool) => drop(self.pools.insert(address, pool)),
+            let connector =
+                info.and_then(|info| Connector::new(&info, &self.tls, self.patience, 1, config));
+            match connector {
+                Ok(connector) => drop(self.connectors.insert(address, connector)),
                 Err(error) => tracing::warn!(redis = address, %error, "invalid node address"),
             }
         }
@@ -62,19 +65,23 @@ impl Lookouts {
 
     /// Asks all nodes; yields their views as they arrive.
     pub(super) fn look(&self) -> FuturesUnordered<impl Future<Output = Result<SlotView, String>>> {
-        let look = async |address: &String, pool: &Pool| {
-            let view = look(pool, address, self.patience).await;
+        let look = async |address: &String, connector: &Connector| {
+            let view = look(connector, address, self.patience).await;
             view.map_err(|reason| format!("{address}: {reason}"))
         };
-        self.pools.iter().map(|(address, pool)| look(address, pool)).collect()
+        self.connectors.iter().map(|(address, connector)| look(address, connector)).collect()
     }
 }
 
-async fn look(pool: &Pool, address: &str, patience: Duration) -> Result<SlotView, String> {
+async fn look(
+    connector: &Connector,
+    address: &str,
+    patience: Duration,
+) -> Result<SlotView, String> {
     let mut both = redis::pipe();
     both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
     let asked = async {
-        let mut connection = pool.get().await.map_err(unconnected)?;
+        let mut connection = connector.get().await.map_err(unconnected)?;
         let answer = both.query_async::<(String, Value)>(&mut connection).await;
         answer.map_err(|error| {
             drop(deadpool_redis::Connection::take(connection)); // It may be broken.

@@ -12,6 +12,7 @@ mod keys;
 mod lease_times;
 mod leases;
 mod look;
+mod numbers;
 mod pages;
 mod panicking;
 mod problems;

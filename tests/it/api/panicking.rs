@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::extract::Request;
 use lockkeeper::api::{Api, ApiLimits, App, Lists, Pulse, Quota, Quotas};
-use lockkeeper::auth::{HostNames, Keyring, TrustedProxies};
+use lockkeeper::auth::{AllowedHosts, Keyring, TrustedProxies};
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Holder, LockStatus};
@@ -33,7 +33,7 @@ pub(super) async fn panicking() -> (JoinSet<()>, Checked) {
     let app = App {
         locks: Locks::new(Arc::new(Panicking), LIMITS),
         keyring: Keyring::default(),
-        hosts: HostNames::Any,
+        hosts: AllowedHosts::default(),
         proxies: TrustedProxies::default(),
         ttl: TtlBounds { min: ttl, default: ttl, max: Ttl::from_millis(86_400_000) },
         tokens: TokenMaker::new("").unwrap(),

@@ -85,11 +85,45 @@ async fn a_held_state_is_told_with_its_holder_and_without_its_secret() {
     assert!(created.len() == 20 && created.starts_with("20") && created.ends_with('Z'), "{body}");
     let text = String::from_utf8(held.body.to_vec()).unwrap();
     assert!(!text.contains(APPLY_ID), "{text}");
-    // Nor is the ID the token, and the one that was shown unlocks nothing.
+    // Nor is the ID the token.
     assert_eq!(http.token(APPLY_ID).delete("/locks/tf/prod").await.status, 409);
-    let shown = json!({ "ID": body["ID"] }).to_string();
-    assert_eq!(http.send("UNLOCK", PATH, &shown).await.told(), (409, "lock_lost".into()));
     assert_eq!(look(&http).await["held"], true);
+}
+
+/// OpenTofu sends the ID that its user gave it, and nothing else that counts.
+fn pasted(id: &Value) -> String {
+    let (text, created) = ("", "0001-01-01T00:00:00Z");
+    json!({
+        "ID": id, "Operation": text, "Info": text, "Who": text, "Version": text,
+        "Created": created, "Path": text,
+    })
+    .to_string()
+}
+
+#[tokio::test]
+async fn the_id_that_was_shown_forces_an_unlock_of_that_lease_alone_and_by_administrators_alone() {
+    let settings = api_keys(&[
+        (SECRET, r#"["tf/"]"#, r#"["acquire"]"#),
+        ("root", r#"["tf/"]"#, r#"["admin"]"#),
+    ]);
+    for method in ["UNLOCK", "DELETE"] {
+        let service = Lockkeeper::with_settings(&settings).await;
+        let http = as_terraform(&service);
+        let (ci, root) = (http.bearer(SECRET), http.bearer("root"));
+        assert_eq!(ci.send("LOCK", PATH, APPLY).await.status, 200);
+        let shown = pasted(&ci.send("LOCK", PATH, PLAN).await.json()["ID"]);
+        let unlock = async |http: &Checked| http.send(method, PATH, &shown).await.told();
+        assert_eq!(unlock(&ci).await, (403, "forbidden".into()));
+        assert_eq!(ci.send("LOCK", PATH, PLAN).await.status, 409);
+        assert_eq!(root.send(method, PATH, &shown).await.status, 200);
+        assert_eq!(ci.send("LOCK", PATH, PLAN).await.status, 200);
+        assert_eq!(unlock(&root).await, (409, "lock_lost".into()), "a later lease");
+        assert_eq!(ci.send("LOCK", PATH, APPLY).await.status, 409);
+        let lost = ci.send(method, PATH, &pasted(&json!("tf/prod"))).await;
+        assert!(lost.text("detail").contains("send the ID that a refused lock shows"), "{lost:?}");
+        let secret = ci.send("LOCK", PATH, &shown).await;
+        assert_eq!(secret.told(), (400, "invalid_request".into()), "what is shown is no secret");
+    }
 }
 
 #[tokio::test]

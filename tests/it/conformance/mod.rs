@@ -30,7 +30,7 @@ use lockkeeper::lock::token::{FencingToken, LeaseToken};
 use lockkeeper::lock::waiting::WaitLimits;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::EmbeddedSettings;
-use lockkeeper::store::redis::RedisSettings;
+use lockkeeper::store::redis::{NodeTls, RedisSettings};
 use lockkeeper::store::{OpenError, StoreSettings, open};
 use tempfile::TempDir;
 
@@ -205,6 +205,7 @@ async fn store_on(ground: &Ground, kept: Ttl, prefixes: Prefixes) -> Arc<dyn Sto
         key_prefix,
         command_timeout: PATIENCE,
         connect_timeout: PATIENCE,
+        tls: NodeTls::default(),
         min_replicas: 0,
         default_ttl: Ttl::from_millis(30_000),
         position_kept: kept,

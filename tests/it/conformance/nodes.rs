@@ -9,7 +9,7 @@ use lockkeeper::lock::prefixes::Prefixes;
 use lockkeeper::lock::store::Store;
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
-use lockkeeper::store::redis::RedisSettings;
+use lockkeeper::store::redis::{NodeTls, RedisSettings};
 use lockkeeper::store::redlock::operator::Operator;
 use lockkeeper::store::redlock::{RedlockSettings, Restarted, Rules};
 use lockkeeper::store::{StoreSettings, open};
@@ -68,6 +68,7 @@ pub(crate) fn settings(urls: &[String], key_prefix: &str, kept: Ttl) -> RedlockS
         key_prefix: key_prefix.to_owned(),
         command_timeout: PATIENCE,
         connect_timeout: PATIENCE,
+        tls: NodeTls::default(),
         min_replicas: 0,
         default_ttl: Ttl::from_millis(30_000),
         position_kept: kept,

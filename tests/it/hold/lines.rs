@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::hold::{Listener, OTHER, PATIENCE, SOON, TOKEN, counts, freed, is_held};
 use crate::support::eventually;
 use crate::waiting::{Stage, until_waiters};
@@ -37,6 +39,22 @@ async fn a_free_key_is_held_for_longer_than_its_ttl() {
         let took = began.elapsed();
         // Five times a third of the TTL.
         assert!(took > Duration::from_millis(2_950), "{took:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_server_sent_events_for_a_client_that_asks_for_them() {
+    let stage = Stage::embedded().await;
+    let accepting = format!("{TOKEN}\r\naccept: text/event-stream");
+    let mut listener = Listener::open_as(&stage.http(0), "sent?ttl=300ms", &accepting).await;
+    assert!(listener.head.contains("content-type: text/event-stream\r"), "{}", listener.head);
+    assert!(listener.head.contains("cache-control: no-store, no-transform\r"));
+    for event in ["acquired", "alive", "alive"] {
+        let line = listener.line().await.unwrap();
+        let data = line.strip_prefix("data: ").unwrap_or_else(|| panic!("{line}"));
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["event"], event);
+        assert_eq!(listener.line().await.unwrap(), "\n");
     }
 }
 

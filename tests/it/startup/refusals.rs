@@ -199,6 +199,10 @@ fn without_keys_only_this_machine_is_served_unless_it_is_said_in_so_many_words()
     for listen in ["0.0.0.0:0", "[::]:0"] {
         let arguments = ["--listen", listen, "--store", &store];
         assert_refused(&arguments, &[], "`allow_anonymous = true`");
+        let anonymous = ("LOCKKEEPER_ALLOW_ANONYMOUS", "true");
+        let allowed = ("LOCKKEEPER_ALLOWED_HOSTS", "localhost");
+        assert_refused(&arguments, &[anonymous], "`allowed_hosts` to the host names");
+        assert_refused(&arguments, &[allowed], "`allow_anonymous = true`");
     }
     let digest = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";
     let keys = format!(
@@ -208,7 +212,10 @@ fn without_keys_only_this_machine_is_served_unless_it_is_said_in_so_many_words()
     let path = file(directory.path(), &keys);
     for (arguments, variables) in [
         (vec!["--store", store.as_str(), "--config", path.as_str()], vec![]),
-        (vec!["--store", store.as_str()], vec![("LOCKKEEPER_ALLOW_ANONYMOUS", "true")]),
+        (
+            vec!["--store", store.as_str()],
+            vec![("LOCKKEEPER_ALLOW_ANONYMOUS", "true"), ("LOCKKEEPER_ALLOWED_HOSTS", "localhost")],
+        ),
     ] {
         drop(Process::start_on("0.0.0.0:0", &arguments, &variables));
     }

@@ -81,6 +81,7 @@ impl Spec {
             assert!(matches!(answer.status, 400 | 414 | 431) && answer.body.is_empty(), "{what}");
             return;
         };
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{what}");
         let kept = match answer.header("content-type") {
             Some(STREAM) => "no-store, no-transform",
             Some(PAGE) => "no-cache",

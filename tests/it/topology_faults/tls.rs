@@ -1,6 +1,9 @@
-//! Sentinels and a Cluster that speak TLS, as do the nodes that they name.
+//! Redis that speaks TLS and asks for a client certificate, as it does by default, in each
+//! arrangement.
 
-use crate::redis_faults::{LONG, PATIENCE, acquire};
+use std::time::Duration;
+
+use crate::redis_faults::{LONG, PATIENCE, acquire, unavailable};
 use crate::support::certificates::Certificates;
 use crate::support::fleet::{MASTER, data};
 use crate::support::redis::free_port;
@@ -9,13 +12,12 @@ use crate::support::{Process, Redis, eventually};
 const TOKEN: &str = "token-of-the-client";
 
 /// What a server needs for TLS on this port.
-fn tls(certificates: &Certificates, port: u16) -> [[String; 2]; 5] {
+fn tls(certificates: &Certificates, port: u16) -> [[String; 2]; 4] {
     [
         ["tls-port".to_owned(), port.to_string()],
         ["tls-cert-file".to_owned(), certificates.path("server.pem")],
         ["tls-key-file".to_owned(), certificates.path("server.key")],
         ["tls-ca-cert-file".to_owned(), certificates.path("ca.pem")],
-        ["tls-auth-clients".to_owned(), "no".to_owned()],
     ]
 }
 
@@ -29,13 +31,67 @@ fn server(certificates: &Certificates, arguments: &[&str]) -> (Redis, u16) {
     (data(&all.iter().map(String::as_str).collect::<Vec<_>>()), port)
 }
 
-async fn granted(url: &str, certificates: &Certificates) {
-    let process = Process::start(url, &[("SSL_CERT_FILE", &certificates.path("ca.pem"))]);
+/// A service that trusts the authority and shows the certificate of this name.
+fn showing(url: &str, certificates: &Certificates, name: &str) -> Process {
+    let [ca, cert, key] =
+        ["ca.pem", &format!("{name}.pem"), &format!("{name}.key")].map(|it| certificates.path(it));
+    let variables = [
+        ("LOCKKEEPER_STORE", url),
+        ("LOCKKEEPER_REDIS_TLS_CA", &*ca),
+        ("LOCKKEEPER_REDIS_TLS_CERT", &cert),
+        ("LOCKKEEPER_REDIS_TLS_KEY", &key),
+        // New nodes do not vote for so long.
+        ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "1s"),
+        ("LOCKKEEPER_TTL_DEFAULT", "1s"),
+    ];
+    Process::start_with(&[], &variables)
+}
+
+async fn grants(process: &Process, ttl: Duration) {
     let http = process.http();
     eventually(PATIENCE, async || {
-        (acquire(&http, "trusted", TOKEN, LONG).await.status == 201).then_some(())
+        (acquire(&http, "trusted", TOKEN, ttl).await.status == 201).then_some(())
     })
     .await;
+}
+
+async fn granted(url: &str, certificates: &Certificates) {
+    certificates.sign("client", "2");
+    grants(&showing(url, certificates, "client"), LONG).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redlock_is_reached_on_nodes_that_ask_for_a_certificate() {
+    let certificates = Certificates::make();
+    let nodes: [_; 3] = std::array::from_fn(|_| server(&certificates, &[]));
+    let urls = nodes.each_ref().map(|(_, port)| format!("rediss://localhost:{port}"));
+    certificates.sign("client", "2");
+    let process = showing(&urls.join(" "), &certificates, "client");
+    grants(&process, Duration::from_secs(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_redis_refuses_is_503_until_another_is_in_its_place() {
+    let (certificates, stranger) = (Certificates::make(), Certificates::make());
+    let (node, port) = server(&certificates, &[]);
+    let install = |from: &Certificates, name: &str| {
+        for end in ["pem", "key"] {
+            let new = certificates.path("new");
+            std::fs::copy(from.path(&format!("{name}.{end}")), &new).unwrap();
+            std::fs::rename(new, certificates.path(&format!("shown.{end}"))).unwrap();
+        }
+    };
+    install(&stranger, "server");
+    let process = showing(&format!("rediss://localhost:{port}"), &certificates, "shown");
+    process.logs("cannot connect; retrying").await;
+    let refused = acquire(&process.http(), "trusted", TOKEN, LONG).await;
+    assert_eq!(refused.told(), unavailable());
+    certificates.sign("client", "2");
+    install(&certificates, "client");
+    grants(&process, LONG).await;
+    assert_eq!(node.run::<String>("GET lock:trusted"), TOKEN);
+    process.logs("\"redis_certificates.changed\":true").await;
+    assert!(!process.log().contains("PRIVATE"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
