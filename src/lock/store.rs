@@ -62,8 +62,12 @@ pub trait Store: Send + Sync + 'static {
     /// consecutive pages.
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;
 
-    /// Returns true once the store has answered since the start.
-    fn contacted(&self) -> bool;
+    /// Tells whether the store could serve once since the start.
+    ///
+    /// # Errors
+    ///
+    /// One sentence says why it cannot yet.
+    fn contacted(&self) -> Result<(), String>;
 
     /// The store's promises, and its nodes as this instance last saw them.
     fn about(&self) -> About;

@@ -256,8 +256,8 @@ impl Store for EmbeddedStore {
         self.seen(Verb::List, seen, move |table, now| table.list(&page, now)).await
     }
 
-    fn contacted(&self) -> bool {
-        true
+    fn contacted(&self) -> Result<(), String> {
+        Ok(())
     }
 
     fn about(&self) -> About {

@@ -99,9 +99,9 @@ impl Cluster {
         Ok(Self { shared, _surveyor: surveyor })
     }
 
-    /// Returns true if all masters have been connected.
-    pub(super) fn contacted(&self) -> bool {
-        self.owners().is_ok_and(|all| all.iter().all(|node| node.contacted()))
+    /// `Ok` if all masters have been connected; the error says why one has not.
+    pub(super) fn contacted(&self) -> Result<(), String> {
+        self.owners()?.iter().try_for_each(|node| node.contacted())
     }
 
     /// All masters; an error if a slot has none.

@@ -23,6 +23,7 @@ mod place;
 mod refusal;
 mod replicas;
 mod replies;
+pub(in crate::store) mod rights;
 pub(in crate::store) mod rings;
 pub(in crate::store) mod script;
 mod sentinel;
@@ -242,11 +243,12 @@ impl Store for RedisStore {
         self.page(page).await
     }
 
-    fn contacted(&self) -> bool {
-        if self.topology.contacted() {
+    fn contacted(&self) -> Result<(), String> {
+        if !self.contacted.load(Ordering::Relaxed) {
+            self.topology.contacted()?;
             self.contacted.store(true, Ordering::Relaxed);
         }
-        self.contacted.load(Ordering::Relaxed)
+        Ok(())
     }
 
     fn about(&self) -> About {

@@ -30,6 +30,9 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// sentinels were set up again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
+/// The reason why there is no master.
+const UNNAMED: &str = "no sentinel has named the master yet";
+
 /// The store on the master that sentinels name.
 pub(super) struct Sentinel {
     master: watch::Receiver<Option<Arc<Node>>>,
@@ -87,13 +90,14 @@ impl Sentinel {
         let mut master = self.master.clone();
         match timeout_at(deadline.into(), master.wait_for(Option::is_some)).await {
             Ok(Ok(known)) => Ok(known.clone().expect("it is waited for")),
-            _ => Err("no sentinel has named the master yet".to_owned()),
+            _ => Err(UNNAMED.to_owned()),
         }
     }
 
-    /// Returns true if the master has been connected.
-    pub(super) fn contacted(&self) -> bool {
-        self.master.borrow().as_ref().is_some_and(|node| node.contacted())
+    /// `Ok` if the master has been connected; the error says why it has not.
+    pub(super) fn contacted(&self) -> Result<(), String> {
+        let master = self.master.borrow();
+        master.as_ref().ok_or_else(|| UNNAMED.to_owned())?.contacted()
     }
 }
 

@@ -57,6 +57,9 @@ use crate::store::redlock::watch::{NodesView, Watch};
 
 pub use crate::store::redlock::settings::{RedlockSettings, Restarted, Rules};
 
+/// Finds the rights that a user lacks.
+const RIGHTS: &str = include_str!("scripts/rights.lua");
+
 /// The channel on which the nodes tell that a key was freed.
 const FREED: &str = "lk//freed";
 
@@ -156,7 +159,7 @@ fn peers(
     for node in &settings.nodes {
         let key_prefix = node.checked_key_prefix()?.to_owned();
         let rings = Arc::new(Rings { key_prefix, wakeups: wakeups.clone() });
-        peers.push(Arc::new(Node::new(node, FREED.to_owned(), rings, metrics.clone())?));
+        peers.push(Arc::new(Node::new(node, FREED.to_owned(), rings, metrics.clone(), RIGHTS)?));
     }
     Ok(peers)
 }
@@ -329,11 +332,12 @@ impl Store for RedlockStore {
         self.page(page).await
     }
 
-    fn contacted(&self) -> bool {
-        if self.view.voting() >= self.quorum().needed() && self.view.obstacle().is_none() {
+    fn contacted(&self) -> Result<(), String> {
+        if !self.contacted.load(Ordering::Relaxed) {
+            self.view.serves(&self.nodes)?;
             self.contacted.store(true, Ordering::Relaxed);
         }
-        self.contacted.load(Ordering::Relaxed)
+        Ok(())
     }
 
     fn about(&self) -> About {

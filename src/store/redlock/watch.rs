@@ -106,6 +106,18 @@ impl NodesView {
         strangers(&sights, |others| others.abs_diff(sights.len()) > 1)
     }
 
+    /// `Ok` if enough nodes vote; the error says why they do not.
+    pub(super) fn serves(&self, nodes: &Nodes) -> Result<(), String> {
+        if let Some(obstacle) = self.obstacle() {
+            return Err(obstacle.text(nodes));
+        }
+        let (voting, quorum) = (self.voting(), nodes.quorum());
+        if voting >= quorum.needed() {
+            return Ok(());
+        }
+        Err(format!("{voting} of {} nodes vote", quorum.nodes()))
+    }
+
     /// The nodes that serve other instances, which keep nobody from granting.
     fn strangers(&self) -> Option<Obstacle> {
         strangers(&self.sights(), |_| true)

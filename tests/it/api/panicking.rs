@@ -106,8 +106,8 @@ impl Store for Panicking {
         panic!("{PURPOSE}")
     }
 
-    fn contacted(&self) -> bool {
-        true
+    fn contacted(&self) -> Result<(), String> {
+        Ok(())
     }
 
     fn about(&self) -> About {

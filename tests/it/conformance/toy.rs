@@ -170,7 +170,7 @@ impl Store for Toy {
         self.go(Verb::List, self.store.list(page)).await
     }
 
-    fn contacted(&self) -> bool {
+    fn contacted(&self) -> Result<(), String> {
         self.store.contacted()
     }
 

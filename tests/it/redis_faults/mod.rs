@@ -14,6 +14,7 @@ pub(crate) mod login;
 mod moving;
 mod paused;
 mod places;
+mod rights;
 mod servers;
 mod shared;
 

@@ -127,7 +127,7 @@ async fn a_node_that_begins_to_vote_is_in_the_audit_with_the_reason() {
             let calls = calls.split("cmdstat_evalsha:calls=").nth(1).unwrap_or_default().to_owned();
             calls.split(',').next().unwrap_or_default().parse().unwrap_or(0)
         };
-        nodes.iter().all(|node| asked(node) >= 4).then_some(())
+        nodes.iter().all(|node| asked(node) >= 6).then_some(())
     })
     .await;
     let (told, error, code) = run(&stores, &["admit", &name(&nodes[0])], longest);
