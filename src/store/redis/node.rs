@@ -179,6 +179,11 @@ impl Node {
         self.replicas.as_ref().map_or(Ok(()), Replicas::contacted)
     }
 
+    /// Returns true while it is connected.
+    pub(super) fn is_up(&self) -> bool {
+        self.links.iter().any(|link| matches!(*link.state.borrow(), Link::Up(_)))
+    }
+
     /// Ends the use of a node that another one has replaced: its connections close, and callers
     /// fail instead of waiting.
     pub(super) fn retire(&self) {
