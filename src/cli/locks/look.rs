@@ -13,6 +13,9 @@ use crate::cli::terminal::Size;
 use crate::client::Client;
 use crate::wire::{ListBody, StatusBody};
 
+/// A list that is not whole.
+const INCOMPLETE: &str = "keys are left out: their hash slot of the Cluster moves";
+
 /// The waiting requests that a terminal shows of a key.
 const SHOWN_WAITERS: u64 = 10;
 
@@ -68,15 +71,18 @@ impl List {
         if self.watch {
             return watch(async |size| self.frame(client, size).await).await;
         }
-        let mut cursor = None;
+        let (mut cursor, mut incomplete) = (None, false);
         loop {
             let (page, _) = insist(|| client.list(&self.prefix, cursor.as_deref())).await;
             let page: ListBody = serde_json::from_str(&page?)?;
+            incomplete |= page.incomplete;
             // Later pages may be empty.
             if cursor.is_none() || !page.locks.is_empty() {
                 self.print(&page)?;
             }
-            if page.cursor.is_none() {
+            if page.cursor.is_none() && incomplete {
+                return Err(INCOMPLETE.to_owned().into());
+            } else if page.cursor.is_none() {
                 return Ok(0);
             }
             if page.cursor == cursor {
@@ -101,6 +107,7 @@ impl List {
     async fn frame(&self, client: &Client, size: Size) -> Result<Vec<String>, Failure> {
         let page: ListBody = serde_json::from_str(&client.list(&self.prefix, None).await?)?;
         let mut lines = listing(&page.locks, size.columns - 1);
+        lines.extend(page.incomplete.then(|| INCOMPLETE.to_owned()));
         // The last row of the terminal stays empty.
         let most = size.rows.saturating_sub(2).max(1);
         if lines.len() > most {

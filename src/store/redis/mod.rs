@@ -43,7 +43,9 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, LockStatus};
 use crate::lock::prefixes::Prefixes;
-use crate::lock::store::{About, Answer, Ask, Ended, If, Keep, Page, Renewed, Store, Target};
+use crate::lock::store::{
+    About, Answer, Ask, Ended, If, Keep, Listing, Page, Renewed, Store, Target,
+};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
@@ -239,7 +241,7 @@ impl Store for RedisStore {
         self.look_at(key, token, [most, MOST_NAMED]).await
     }
 
-    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn list(&self, page: &Page) -> Result<Listing, StoreError> {
         self.page(page).await
     }
 

@@ -33,7 +33,7 @@ use crate::lock::lease::{Claim, Holder, LockStatus, Origin};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Slots;
 use crate::lock::store::{
-    About, Answer, Ask, Ended, Guarantees, If, Keep, Page, Renewed, Store, Target,
+    About, Answer, Ask, Ended, Guarantees, If, Keep, Listing, Page, Renewed, Store, Target,
 };
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -328,7 +328,7 @@ impl Store for RedlockStore {
         Ok(LockStatus { line: self.queues.first(key, most), ..status })
     }
 
-    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn list(&self, page: &Page) -> Result<Listing, StoreError> {
         self.page(page).await
     }
 
