@@ -334,7 +334,7 @@ impl Store for RedlockStore {
 
     fn contacted(&self) -> Result<(), String> {
         if !self.contacted.load(Ordering::Relaxed) {
-            self.view.serves(&self.nodes)?;
+            self.view.serves(self.quorum())?;
             self.contacted.store(true, Ordering::Relaxed);
         }
         Ok(())
