@@ -40,12 +40,8 @@ pub(super) async fn healthz() -> Json<Value> {
 /// `GET /readyz`: whether to send requests here. A short outage of the store does not change it:
 /// otherwise all instances would leave the load balancer together.
 pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
-    if app.locks.ready() {
-        Ok(Json(json!({ "status": "ready" })))
-    } else {
-        let detail = "the store has not been reached yet, or the instance is shutting down";
-        Err(ApiError::new(Code::NotReady, detail))
-    }
+    app.locks.ready().map_err(|reason| ApiError::new(Code::NotReady, reason))?;
+    Ok(Json(json!({ "status": "ready" })))
 }
 
 /// `GET /metrics`: the metrics, for a client that knows only the older text in that.

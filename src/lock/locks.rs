@@ -274,11 +274,12 @@ impl Locks {
         let prefixes = prefixes.into_iter().collect();
         // With one key more than the page has, there is a next one.
         let page = Page { prefixes, after, limit: limit + 1 };
-        let mut locks = self.store.list(&page).await?;
-        let more = locks.len() > limit;
-        locks.truncate(limit);
-        let cursor = locks.last().filter(|_| more).map(|last| last.key.to_string());
-        Ok(Listing { locks, cursor })
+        let mut listing = self.store.list(&page).await?;
+        let more = listing.locks.len() > limit;
+        listing.locks.truncate(limit);
+        let last = listing.locks.last().filter(|_| more);
+        listing.cursor = last.map(|last| last.key.to_string());
+        Ok(listing)
     }
 
     /// The nodes of the store; empty if it does not count votes.

@@ -59,12 +59,16 @@ pub trait Store: Send + Sync + 'static {
         most: usize,
     ) -> Result<LockStatus, StoreError>;
 
-    /// The held keys of a page, in byte order. A key that is held throughout is on exactly one of
-    /// consecutive pages.
-    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;
+    /// The held keys of a page, in byte order, without a cursor. A key that is held throughout is on
+    /// exactly one of consecutive pages, unless they are incomplete.
+    async fn list(&self, page: &Page) -> Result<Listing, StoreError>;
 
-    /// Returns true once the store has answered since the start.
-    fn contacted(&self) -> bool;
+    /// Tells whether the store could serve once since the start.
+    ///
+    /// # Errors
+    ///
+    /// One sentence says why it cannot yet.
+    fn contacted(&self) -> Result<(), String>;
 
     /// The store's promises, and its nodes as this instance last saw them.
     fn about(&self) -> About;
@@ -268,6 +272,15 @@ pub struct Listing {
     pub locks: Vec<LockStatus>,
     /// The start of the next page, if there is one.
     pub cursor: Option<String>,
+    /// True if keys are left out that could not be looked at now.
+    pub incomplete: bool,
+}
+
+impl Listing {
+    /// All keys of a page.
+    pub(crate) const fn complete(locks: Vec<LockStatus>) -> Self {
+        Self { locks, cursor: None, incomplete: false }
+    }
 }
 
 /// A page of the list of held keys.

@@ -117,12 +117,16 @@ pub(crate) struct ListBody {
     pub(crate) locks: Vec<StatusBody>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cursor: Option<String>,
+    /// True if keys are left out; absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) incomplete: bool,
 }
 
 impl ListBody {
     /// A page of at most `most_bytes`, unless its first key has more.
     pub(crate) fn of(listing: Listing, most_bytes: usize) -> Vec<u8> {
         let (mut locks, mut bytes, mut cursor) = (Vec::new(), 0, listing.cursor);
+        let incomplete = listing.incomplete;
         for status in listing.locks {
             let last = locks.last().map(|lock: &StatusBody| lock.key.clone());
             let lock = StatusBody::from(status);
@@ -133,6 +137,6 @@ impl ListBody {
             }
             locks.push(lock);
         }
-        serde_json::to_vec(&Self { locks, cursor }).expect("only texts and numbers")
+        serde_json::to_vec(&Self { locks, cursor, incomplete }).expect("only texts and numbers")
     }
 }

@@ -190,7 +190,7 @@ impl Both<'_> {
             Step::List => {
                 let page =
                     Page { prefixes: [format!("{}/", self.history)].into(), after: None, limit: 9 };
-                let said = store.list(&page).await.unwrap();
+                let said = store.list(&page).await.unwrap().locks;
                 (listed(&said), listed(&self.table.list(&page, self.now)))
             }
         };

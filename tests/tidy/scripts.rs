@@ -21,8 +21,14 @@ const PARTS: [&str; 9] = [
     "lease.lua",
 ];
 
-/// The script that is no verb, and has no parts before it.
-const ALONE: &str = "mark.lua";
+/// The scripts that are no verbs, and have no parts before them.
+const ALONE: [&str; 2] = ["mark.lua", RIGHTS];
+
+/// The script that tries each command of the others.
+const RIGHTS: &str = "rights.lua";
+
+/// The commands that each new connection is asked anyway.
+const ASKED: [&str; 2] = ["TIME", "INFO"];
 
 /// The steps of the verb `guard`.
 const STEPS: [&str; 3] = ["touch.lua", "status.lua", "admit.lua"];
@@ -50,7 +56,7 @@ fn every_key_and_argument_of_a_script_gets_a_name_first() {
         let (mut before, verbs): (Vec<_>, Vec<_>) =
             scripts.iter().partition(|script| is_part(script));
         before.sort_by_key(|part| name(part) != PRELUDE);
-        let parts = |verb| if name(verb) == ALONE { &[][..] } else { &before };
+        let parts = |verb| if ALONE.contains(&name(verb)) { &[][..] } else { &before };
         assert_none(&verbs.iter().flat_map(|verb| unnamed(verb, parts(verb))).collect::<Vec<_>>());
         assert_none(&before.iter().flat_map(|part| anonymous(part)).collect::<Vec<_>>());
     }
@@ -72,6 +78,31 @@ fn no_rust_file_holds_lua() {
     let mut all = files("src", "rs");
     all.extend(files("tests/it", "rs"));
     assert_none(&all.iter().filter_map(embedded).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_right_to_each_command_of_a_script_is_tried() {
+    for directory in DIRECTORIES {
+        let (rights, others): (Vec<_>, Vec<_>) =
+            files(directory, "lua").into_iter().partition(|script| name(script) == RIGHTS);
+        assert_none(&untried(&rights[0], &others));
+    }
+}
+
+/// The commands of scripts whose right is not tried.
+fn untried(rights: &File, scripts: &[File]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for script in scripts {
+        for part in script.text.split("'").collect::<Vec<_>>().windows(2) {
+            let (before, command) = (part[0], part[1]);
+            let is_called = before.ends_with("call(");
+            let is_tried = rights.text.contains(&format!("{{ '{command}'"));
+            if is_called && !is_tried && !ASKED.contains(&command) {
+                faults.push(format!("{}: no right to {command} is tried", script.path));
+            }
+        }
+    }
+    faults
 }
 
 fn scripts() -> Vec<File> {
@@ -202,7 +233,7 @@ fn stray(script: &File, verbs: &File) -> Option<String> {
     let verb = twin.unwrap_or(name_of_it);
     let known = is_part(script)
         || STEPS.contains(&name(script))
-        || name(script) == ALONE
+        || ALONE.contains(&name(script))
         || verbs.text.contains(&format!("=> \"{verb}\""));
     (!known).then(|| format!("{}: is named after no verb", script.path))
 }
@@ -257,4 +288,12 @@ fn a_second_clock_a_strange_name_and_lua_in_rust_are_found() {
     assert_found(&Vec::from_iter(stray(&strange, &verbs)), "after no verb");
     let rust = File::planted("src/a.rs", "let a = \"return redis.call('GET', KEYS[1])\";");
     assert_found(&Vec::from_iter(embedded(&rust)), "files of its own");
+}
+
+#[test]
+fn a_command_whose_right_is_not_tried_is_found() {
+    let rights = File::planted("scripts/rights.lua", "{ 'GET', none }, { 'SET', none }");
+    let known = script(&["redis.call('GET', lock) redis.pcall('SET', lock, 'x')"]);
+    assert_none(&untried(&rights, &[known, script(&["redis.call('TIME')"])]));
+    assert_found(&untried(&rights, &[script(&["redis.pcall('DEL', lock)"])]), "no right to DEL");
 }

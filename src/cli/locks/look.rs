@@ -12,6 +12,9 @@ use crate::cli::terminal::columns;
 use crate::client::Client;
 use crate::wire::{ListBody, StatusBody};
 
+/// A list that is not whole.
+const INCOMPLETE: &str = "keys are left out: their hash slot of the Cluster moves";
+
 /// The waiting requests that a terminal shows of a key.
 const SHOWN_WAITERS: u64 = 10;
 
@@ -50,15 +53,18 @@ impl Get {
 
 impl List {
     pub(super) async fn run(&self, client: &Client) -> Result<u8, Failure> {
-        let mut cursor = None;
+        let (mut cursor, mut incomplete) = (None, false);
         loop {
             let (page, _) = insist(|| client.list(&self.prefix, cursor.as_deref())).await;
             let page: ListBody = serde_json::from_str(&page?)?;
+            incomplete |= page.incomplete;
             // Later pages may be empty.
             if cursor.is_none() || !page.locks.is_empty() {
                 self.print(&page)?;
             }
-            if page.cursor.is_none() {
+            if page.cursor.is_none() && incomplete {
+                return Err(INCOMPLETE.to_owned().into());
+            } else if page.cursor.is_none() {
                 return Ok(0);
             }
             if page.cursor == cursor {

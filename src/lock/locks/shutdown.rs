@@ -8,9 +8,16 @@ use crate::lock::locks::Locks;
 use crate::lock::owed::Delivery;
 
 impl Locks {
-    /// Returns true once the store has answered, until the shutdown begins.
-    pub fn ready(&self) -> bool {
-        self.store.contacted() && !self.drains()
+    /// Tells whether the store could serve, and the shutdown has not begun.
+    ///
+    /// # Errors
+    ///
+    /// One sentence says why it is not ready.
+    pub fn ready(&self) -> Result<(), String> {
+        if self.drains() {
+            return Err("the instance is shutting down".to_owned());
+        }
+        self.store.contacted()
     }
 
     /// Begins the shutdown: refuses claims, and tells waiting requests. Leases stay.

@@ -28,7 +28,7 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, LockStatus};
 use crate::lock::slots::Slots;
 use crate::lock::store::{
-    About, Answer, Ask, Ended, Guarantees, If, Keep, Page, Renewed, Store, Target, Win,
+    About, Answer, Ask, Ended, Guarantees, If, Keep, Listing, Page, Renewed, Store, Target, Win,
 };
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl, wall_clock_micros};
@@ -252,14 +252,15 @@ impl Store for EmbeddedStore {
         self.seen(Verb::Inspect, seen, look).await
     }
 
-    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn list(&self, page: &Page) -> Result<Listing, StoreError> {
         let seen = self.shared.view.list(page, self.shared.clock.now());
         let page = page.clone();
-        self.seen(Verb::List, seen, move |table, now| table.list(&page, now)).await
+        let locks = self.seen(Verb::List, seen, move |table, now| table.list(&page, now)).await?;
+        Ok(Listing::complete(locks))
     }
 
-    fn contacted(&self) -> bool {
-        true
+    fn contacted(&self) -> Result<(), String> {
+        Ok(())
     }
 
     fn about(&self) -> About {

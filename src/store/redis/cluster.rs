@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{timeout, timeout_at};
 
 use crate::lock::backoff::Backoff;
-use crate::lock::error::{Effect, StoreError};
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::endless;
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::keys::{SLOTS, slot};
@@ -32,6 +32,9 @@ const MAX_HOPS: u32 = 8;
 /// The pauses between attempts while a slot moves: its keys take milliseconds, but many calls may
 /// wait, and many keys may move.
 const ATTEMPTS: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(160));
+
+/// The lock and its record: of a moving slot's keys, no node has those that there are not.
+const ALWAYS: usize = 2;
 
 /// The longest time between two reads of the map.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -99,9 +102,9 @@ impl Cluster {
         Ok(Self { shared, _surveyor: surveyor })
     }
 
-    /// Returns true if all masters have been connected.
-    pub(super) fn contacted(&self) -> bool {
-        self.owners().is_ok_and(|all| all.iter().all(|node| node.contacted()))
+    /// `Ok` if all masters have been connected; the error says why one has not.
+    pub(super) fn contacted(&self) -> Result<(), String> {
+        self.owners()?.iter().try_for_each(|node| node.contacted())
     }
 
     /// All masters; an error if a slot has none.
@@ -138,10 +141,11 @@ impl Cluster {
             owner.map_err(|reason| failure(verb, Effect::None, reason))
         };
         let (mut node, mut way) = (owner().await?, Way::Straight);
-        let (mut hops, mut attempts) = (0, ATTEMPTS);
+        let (mut hops, mut attempts, mut keys) = (0, ATTEMPTS, call.keys);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let error = match node.call(call, way, left).await {
+            let error = match node.call(&ScriptCall { keys, ..*call }, way, left).await {
+                Ok(reply) if reply.word() == "torn" => torn(node.name()),
                 Ok(reply) => return Ok((reply, node)),
                 Err(error) => error,
             };
@@ -170,6 +174,9 @@ impl Cluster {
                 Redirection::Again => {
                     self.shared.factory.metrics.redis_rerouted("try_again");
                     attempts.pause().await;
+                    // Every second time the keys alone that there always are, if they may suffice.
+                    let few = matches!(verb, Verb::Release | Verb::Inspect) && keys.len() > ALWAYS;
+                    keys = if few { &call.keys[..ALWAYS] } else { call.keys };
                     Some((owner().await?, Way::Straight))
                 }
             };
@@ -300,6 +307,13 @@ async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<SlotView
         }
     }
     best
+}
+
+/// The refusal of a call that needs more keys than the lock and the record.
+fn torn(node: &str) -> NodeError {
+    let reason = "the hash slot moves, and claims wait for the key or leases share it";
+    let error = RedisError::from((ServerErrorKind::TryAgain.into(), reason));
+    NodeError::Failed { node: node.to_owned(), error }
 }
 
 /// The redirection in the refusal of a node at `host`.

@@ -14,6 +14,7 @@ use crate::metrics::Metrics;
 use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{Connector, RECONNECT_PAUSE, unconnected};
 use crate::store::redis::refusal::shows_life;
+use crate::store::redis::rights::check;
 
 /// The interval of heartbeats on a connection, and their time limit: something on the way to Redis may
 /// accept data that it never forwards.
@@ -30,6 +31,8 @@ pub(super) struct Inner {
     /// True if it may evict locks, by its last answer.
     pub(super) evicts: AtomicBool,
     pub(super) channel: String,
+    /// The script that finds the rights that its user lacks.
+    pub(super) rights: &'static str,
     pub(super) hints: Arc<dyn Hints>,
     pub(super) metrics: Arc<Metrics>,
     /// The number of answers that say that the node takes no writes.
@@ -106,8 +109,8 @@ impl LinkKeeper {
         }
     }
 
-    /// Takes a new connection from the pool, to a node that takes writes; reads its clock and its
-    /// settings.
+    /// Takes a new connection from the pool, to a node that takes writes, for a user that has the
+    /// rights; reads its clock and its settings.
     async fn connect(&self) -> Result<MultiplexedConnection, String> {
         let connection = self.connector.get().await.map_err(unconnected)?;
         let mut connection = deadpool_redis::Connection::take(connection);
@@ -120,7 +123,8 @@ impl LinkKeeper {
             }
             redis::cmd("INFO").query_async::<String>(&mut connection).await
         };
-        let told = timeout(self.connector.patience(), asked)
+        let patience = self.connector.patience();
+        let told = timeout(patience, asked)
             .await
             .map_err(|_| "no answer in time".to_owned())?
             .map_err(|error| error.to_string())?;
@@ -131,6 +135,16 @@ impl LinkKeeper {
             return Err("it is loading its data".to_owned());
         }
         self.inner.note_eviction(&told);
+        let checked = timeout(patience, check(&mut connection, self.inner.rights)).await;
+        let lacks = checked.map_err(|_| "no answer in time".to_owned())??;
+        if self.listens && !lacks.is_empty() {
+            let redis = &self.inner.name;
+            tracing::warn!(
+                redis,
+                lacks,
+                "the Redis user lacks rights; waiters are served late, or lists fail"
+            );
+        }
         Ok(connection)
     }
 

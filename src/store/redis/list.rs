@@ -8,15 +8,16 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use tokio::time::timeout;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::LockStatus;
-use crate::lock::store::Page;
+use crate::lock::store::{Listing, Page};
 use crate::store::redis::RedisStore;
 use crate::store::redis::node::{Node, failure};
+use crate::store::redis::refusal::is_moving;
 
 /// The names that one `SCAN` looks at: about a millisecond of Redis' time.
 const SCAN_COUNT: usize = 1_000;
@@ -37,7 +38,7 @@ pub(in crate::store) trait Listed: Sync {
     async fn status_of(&self, key: &LockKey) -> Result<LockStatus, StoreError>;
 
     /// A page of the held keys.
-    async fn page(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn page(&self, page: &Page) -> Result<Listing, StoreError> {
         let found = timeout(PAGE_DEADLINE, self.held(page.clone())).await;
         let reason = "the list took too long: Redis has too many keys, or others list as well";
         let late = || failure(Verb::List, Effect::None, reason);
@@ -45,20 +46,24 @@ pub(in crate::store) trait Listed: Sync {
     }
 
     /// A page of the held keys, without a time limit.
-    async fn held(&self, mut page: Page) -> Result<Vec<LockStatus>, StoreError> {
-        let mut held = Vec::new();
+    async fn held(&self, mut page: Page) -> Result<Listing, StoreError> {
+        let mut listing = Listing::complete(Vec::new());
         loop {
-            let wanted = page.limit - held.len();
+            let wanted = page.limit - listing.locks.len();
             let names = self.names(&page, wanted).await?;
             let looks = names.iter().map(|name| self.status_of(name)).collect::<Vec<_>>();
             let mut looks = stream::iter(looks).buffered(LOOKS_AT_ONCE);
-            while let Some(status) = looks.try_next().await? {
-                held.extend(status.holder.is_some().then_some(status));
+            while let Some(looked) = looks.next().await {
+                match looked {
+                    Ok(status) => listing.locks.extend(status.holder.is_some().then_some(status)),
+                    Err(error) if is_moving(&error) => listing.incomplete = true,
+                    Err(error) => return Err(error),
+                }
             }
             // Some may have ended since the scan; the page is filled up after them.
             page.after = names.last().map(LockKey::to_string);
-            if names.len() < wanted || held.len() == page.limit {
-                return Ok(held);
+            if names.len() < wanted || listing.locks.len() == page.limit {
+                return Ok(listing);
             }
         }
     }
@@ -201,7 +206,7 @@ mod tests {
     async fn the_keys_of_a_page_are_looked_at_together_but_not_all_at_once() {
         let toy = Toy::default();
         let held = toy.page(&page(&[""], 150)).await.unwrap();
-        let names: Vec<_> = held.iter().map(|status| status.key.to_string()).collect();
+        let names: Vec<_> = held.locks.iter().map(|status| status.key.to_string()).collect();
         let expected: Vec<_> = (100..400).step_by(2).map(|number| number.to_string()).collect();
         assert_eq!(names, expected);
         assert_eq!(toy.most.into_inner(), LOOKS_AT_ONCE);

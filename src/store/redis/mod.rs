@@ -23,6 +23,7 @@ mod place;
 mod refusal;
 mod replicas;
 mod replies;
+pub(in crate::store) mod rights;
 pub(in crate::store) mod rings;
 pub(in crate::store) mod script;
 mod sentinel;
@@ -43,7 +44,9 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, LockStatus};
 use crate::lock::prefixes::Prefixes;
-use crate::lock::store::{About, Answer, Ask, Ended, If, Keep, Page, Renewed, Store, Target};
+use crate::lock::store::{
+    About, Answer, Ask, Ended, If, Keep, Listing, Page, Renewed, Store, Target,
+};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
@@ -240,15 +243,16 @@ impl Store for RedisStore {
         self.look_at(key, token, [most, MOST_NAMED]).await
     }
 
-    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn list(&self, page: &Page) -> Result<Listing, StoreError> {
         self.page(page).await
     }
 
-    fn contacted(&self) -> bool {
-        if self.topology.contacted() {
+    fn contacted(&self) -> Result<(), String> {
+        if !self.contacted.load(Ordering::Relaxed) {
+            self.topology.contacted()?;
             self.contacted.store(true, Ordering::Relaxed);
         }
-        self.contacted.load(Ordering::Relaxed)
+        Ok(())
     }
 
     fn about(&self) -> About {

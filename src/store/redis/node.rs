@@ -26,6 +26,7 @@ use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
 use crate::store::redis::place::Scheme;
 use crate::store::redis::refusal::{NodeError, is_answer, takes_no_writes};
 use crate::store::redis::replicas::Replicas;
+use crate::store::redis::rights::RIGHTS;
 use crate::store::redis::script::{Reply, Script};
 
 /// Measured: two share the work of both cores; more only cost processor time.
@@ -97,7 +98,7 @@ impl NodeFactory {
         hints: Arc<dyn Hints>,
     ) -> Result<Node, RedisError> {
         let settings = RedisSettings { url: scheme.url(address), ..self.settings.clone() };
-        Node::new(&settings, self.channel.clone(), hints, self.metrics.clone())
+        Node::new(&settings, self.channel.clone(), hints, self.metrics.clone(), RIGHTS)
     }
 }
 
@@ -113,6 +114,7 @@ impl Node {
         channel: String,
         hints: Arc<dyn Hints>,
         metrics: Arc<Metrics>,
+        rights: &'static str,
     ) -> Result<Self, RedisError> {
         let info = connection_info(&settings.url)?;
         let connector = |size, config| {
@@ -125,6 +127,7 @@ impl Node {
             contacted: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
             channel,
+            rights,
             hints,
             metrics,
             demotions: watch::Sender::new(0),
@@ -166,10 +169,21 @@ impl Node {
         &self.inner.name
     }
 
-    /// Returns true once it was connected.
-    pub(in crate::store) fn contacted(&self) -> bool {
-        self.inner.contacted.load(Ordering::Relaxed)
-            && self.replicas.as_ref().is_none_or(Replicas::contacted)
+    /// `Ok` once it was connected; the error says why it was not, but not its address: everybody may
+    /// read it.
+    pub(in crate::store) fn contacted(&self) -> Result<(), String> {
+        if !self.inner.contacted.load(Ordering::Relaxed) {
+            return Err(match &*self.links[0].state.borrow() {
+                Link::Down(reason) => reason.to_string(),
+                _ => "not connected yet".to_owned(),
+            });
+        }
+        self.replicas.as_ref().map_or(Ok(()), Replicas::contacted)
+    }
+
+    /// Returns true while it is connected.
+    pub(super) fn is_up(&self) -> bool {
+        self.links.iter().any(|link| matches!(*link.state.borrow(), Link::Up(_)))
     }
 
     /// Ends the use of a node that another one has replaced: its connections close, and callers

@@ -77,6 +77,12 @@ impl NodeError {
     }
 }
 
+/// Returns true if a call failed because its hash slot moves: its keys may be on two nodes.
+pub(super) fn is_moving(error: &StoreError) -> bool {
+    let Some(NodeError::Failed { error, .. }) = error.reason.downcast_ref() else { return false };
+    error.kind() == ServerErrorKind::TryAgain.into() || error.redirect_node().is_some()
+}
+
 /// The effect of a script that failed with this error. Only a code known to precede the first write
 /// proves that it did nothing: a proxy before Redis has its own errors.
 pub(super) fn effect(error: &RedisError) -> Effect {

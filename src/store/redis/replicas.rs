@@ -7,13 +7,11 @@
 //! The connection counts only for grants requested after it was made. So it is kept alive between
 //! grants, and made again as soon as it is lost.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionInfo, PushInfo, PushKind, RedisError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::lock::time::millis_down;
@@ -33,7 +31,7 @@ const MARK_MS: u64 = 60_000;
 /// The handle to the task that asks a node's replicas.
 pub(super) struct Replicas {
     asks: mpsc::Sender<Ask>,
-    contacted: Arc<AtomicBool>,
+    contacted: watch::Receiver<Result<(), String>>,
     patience: Duration,
 }
 
@@ -53,7 +51,7 @@ struct Asking {
     least: u32,
     /// The time limit for the replicas.
     patience: Duration,
-    contacted: Arc<AtomicBool>,
+    contacted: watch::Sender<Result<(), String>>,
     asks: mpsc::Receiver<Ask>,
 }
 
@@ -68,15 +66,14 @@ impl Replicas {
         let connector = Connector::new(info, &settings.tls, settings.connect_timeout, 1, config)?;
         let (least, patience) = (settings.min_replicas, patience(settings.command_timeout));
         let (sender, asks) = mpsc::channel(MOST);
-        let contacted = Arc::new(AtomicBool::new(false));
-        let asking =
-            Asking { connector, pushes, least, patience, contacted: contacted.clone(), asks };
-        Ok((Self { asks: sender, contacted, patience }, asking.serve()))
+        let (contacted, known) = watch::channel(Err("not connected yet".to_owned()));
+        let asking = Asking { connector, pushes, least, patience, contacted, asks };
+        Ok((Self { asks: sender, contacted: known, patience }, asking.serve()))
     }
 
-    /// Returns true once the task was connected.
-    pub(super) fn contacted(&self) -> bool {
-        self.contacted.load(Ordering::Relaxed)
+    /// `Ok` once the task was connected; the error says why it was not.
+    pub(super) fn contacted(&self) -> Result<(), String> {
+        self.contacted.borrow().clone()
     }
 
     /// Waits until the grants since then have reached enough replicas.
@@ -100,11 +97,12 @@ impl Asking {
                 Ok(connection) => connection,
                 Err(reason) => {
                     self.refuse(&reason);
+                    self.missed(reason);
                     sleep(RECONNECT_PAUSE).await;
                     continue;
                 }
             };
-            self.contacted.store(true, Ordering::Relaxed);
+            let _ = self.contacted.send_replace(Ok(()));
             if self.serve_over(made, Instant::now()).await.is_none() {
                 return;
             }
@@ -115,7 +113,26 @@ impl Asking {
         // Older pushes belong to the previous connection.
         while self.pushes.try_recv().is_ok() {}
         let connection = self.connector.get().await.map_err(unconnected)?;
-        Ok(deadpool_redis::Connection::take(connection))
+        let mut connection = deadpool_redis::Connection::take(connection);
+        // Waits for nobody, and shows that the user has the right to wait.
+        let mut wait = redis::cmd("WAIT");
+        let asked = wait.arg(0).arg(1).query_async::<u32>(&mut connection);
+        let told = timeout(self.patience, asked).await.map_err(|_| "no answer in time")?;
+        told.map_err(|error| format!("the replicas cannot be asked: {error}"))?;
+        Ok(connection)
+    }
+
+    /// Notes why there is no connection, until there was one, and logs each reason once.
+    fn missed(&self, reason: String) {
+        let new = Err(reason);
+        self.contacted.send_if_modified(|known| {
+            let changes = known.is_err() && *known != new;
+            if changes {
+                tracing::warn!(reason = new.as_ref().err(), "no replica can be asked; retrying");
+                *known = new;
+            }
+            changes
+        });
     }
 
     /// Refuses all waiting grants.

@@ -69,12 +69,12 @@ impl Script {
 
     /// `EVALSHA`, which sends only the hash.
     pub(super) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        command("EVALSHA", self.hash.as_str(), &keys[..self.keys], args)
+        command("EVALSHA", self.hash.as_str(), &keys[..self.keys.min(keys.len())], args)
     }
 
     /// `EVAL`, needed once after the server has started or was flushed.
     pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        command("EVAL", self.source(), &keys[..self.keys], args)
+        command("EVAL", self.source(), &keys[..self.keys.min(keys.len())], args)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The master that sentinels name. A task for each sentinel subscribes to it and asks it, so one
-//! that is unreachable or behind does not matter: the answer of the highest epoch wins. The old
-//! master's connections close at once, so that it is not written to if it comes back and still
-//! believes it is the master.
+//! that is unreachable or behind does not matter: the answer of the highest epoch wins, and stays
+//! when its sentinels fall silent. Sentinels that were set up anew count from the beginning: most of
+//! all are believed once the master is down. The old master's connections close at once, so that it
+//! is not written to if it comes back and still believes it is the master.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,9 +27,11 @@ const SWITCHED: &str = "+switch-master";
 /// The interval of questions to a silent sentinel: a message may be lost.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// The time that an unreachable sentinel's word counts: later, its epoch may be from before the
-/// sentinels were set up again.
+/// The time that an unreachable sentinel's word counts.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+/// The reason why there is no master.
+const UNNAMED: &str = "no sentinel has named the master yet";
 
 /// The store on the master that sentinels name.
 pub(super) struct Sentinel {
@@ -45,11 +48,12 @@ struct Follower {
     said: Mutex<Said>,
 }
 
-/// The last words of the sentinels by their addresses, and the master that followed from them.
+/// The last words of the sentinels by their addresses, and the one that is followed, which is never
+/// forgotten.
 #[derive(Default)]
 struct Said {
     words: HashMap<String, Word>,
-    followed: Option<String>,
+    followed: Option<Word>,
 }
 
 #[derive(Clone)]
@@ -88,13 +92,14 @@ impl Sentinel {
         let mut master = self.master.clone();
         match timeout_at(deadline.into(), master.wait_for(Option::is_some)).await {
             Ok(Ok(known)) => Ok(known.clone().expect("it is waited for")),
-            _ => Err("no sentinel has named the master yet".to_owned()),
+            _ => Err(UNNAMED.to_owned()),
         }
     }
 
-    /// Returns true if the master has been connected.
-    pub(super) fn contacted(&self) -> bool {
-        self.master.borrow().as_ref().is_some_and(|node| node.contacted())
+    /// `Ok` if the master has been connected; the error says why it has not.
+    pub(super) fn contacted(&self) -> Result<(), String> {
+        let master = self.master.borrow();
+        master.as_ref().ok_or_else(|| UNNAMED.to_owned())?.contacted()
     }
 }
 
@@ -150,14 +155,15 @@ impl Follower {
     /// Notes a sentinel's word, and follows the master that results from all.
     fn hear(self: &Arc<Self>, sentinel: &str, word: Word) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let serves = self.master.borrow().as_ref().is_some_and(|node| node.is_up());
         said.words.insert(sentinel.to_owned(), word);
         said.words.retain(|_, word| word.at.elapsed() < FORGOTTEN_AFTER);
-        let Some(best) = best(&said) else { return };
+        let Some(word) = said.turn(serves, self.sentinels.addresses.len()) else { return };
         let (hints, trouble) = (self.factory.hints.clone(), self.trouble.clone());
         let hints = Arc::new(MasterHints { hints, trouble });
-        match self.factory.make(&self.sentinels.nodes, &best, hints) {
+        match self.factory.make(&self.sentinels.nodes, &word.address, hints) {
             Ok(node) => {
-                tracing::info!(redis = best, sentinel, "the sentinels name this master");
+                tracing::info!(redis = word.address, sentinel, "the sentinels name this master");
                 if said.followed.is_some() {
                     self.factory.metrics.redis_rerouted("master");
                 }
@@ -165,17 +171,29 @@ impl Follower {
                     old.retire();
                 }
             }
-            Err(error) => tracing::warn!(redis = best, %error, "invalid master address"),
+            Err(error) => tracing::warn!(redis = word.address, %error, "invalid master address"),
         }
-        said.followed = Some(best);
+        said.followed = Some(word);
     }
 }
 
-/// The address of a new master, by the highest epoch. Within one epoch, the followed master stays.
-fn best(said: &Said) -> Option<String> {
-    let followed = |word: &Word| said.followed.as_deref() == Some(&word.address);
-    let best = said.words.values().max_by_key(|word| (word.epoch, followed(word)))?;
-    (!followed(best)).then(|| best.address.clone())
+impl Said {
+    /// The word that leads to another master: that of the highest epoch. Within one epoch, the
+    /// followed master stays. A lower one leads away from it only if it is down, and if most of all
+    /// sentinels say so.
+    fn turn(&mut self, serves: bool, sentinels: usize) -> Option<Word> {
+        let address = self.followed.as_ref().map(|followed| followed.address.clone());
+        let is_followed = |word: &Word| address.as_ref() == Some(&word.address);
+        let best = self.words.values().max_by_key(|word| (word.epoch, is_followed(word)))?.clone();
+        let Some(followed) = &mut self.followed else { return Some(best) };
+        if is_followed(&best) {
+            followed.epoch = followed.epoch.max(best.epoch);
+            return None;
+        }
+        let agreed = self.words.values().filter(|word| word.address == best.address).count();
+        let is_agreed = !serves && agreed > sentinels / 2;
+        (best.epoch > followed.epoch || is_agreed).then_some(best)
+    }
 }
 
 async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Word, String> {
@@ -215,25 +233,53 @@ impl Hints for MasterHints {
 mod tests {
     use std::time::Instant;
 
-    use super::{Said, Word, best};
+    use super::{Said, Word};
 
-    fn said(words: &[(&str, u64, &str)], followed: Option<&str>) -> Option<String> {
-        let word =
-            |epoch, address: &str| Word { epoch, address: address.into(), at: Instant::now() };
-        let words = words.iter().map(|(who, epoch, whom)| ((*who).into(), word(*epoch, whom)));
-        best(&Said { words: words.collect(), followed: followed.map(str::to_owned) })
+    const OLD: (&str, u64, &str) = ("s1", 1, "old");
+    const NEW: (&str, u64, &str) = ("s2", 2, "new");
+
+    /// The master after these words of three sentinels, of which those before the last `fresh` are
+    /// forgotten by then.
+    fn followed(words: &[(&str, u64, &str)], fresh: usize, serves: bool) -> String {
+        let mut said = Said::default();
+        for (number, (who, epoch, whom)) in words.iter().enumerate() {
+            if number + fresh == words.len() {
+                said.words.clear();
+            }
+            let word = Word { epoch: *epoch, address: (*whom).into(), at: Instant::now() };
+            said.words.insert((*who).into(), word);
+            if let Some(word) = said.turn(serves, 3) {
+                said.followed = Some(word);
+            }
+        }
+        said.followed.unwrap().address
     }
 
     #[test]
     fn a_sentinel_that_is_behind_the_others_is_not_followed() {
-        assert_eq!(said(&[("s1", 1, "old")], None).as_deref(), Some("old"));
-        assert_eq!(
-            said(&[("s1", 1, "old"), ("s2", 2, "new")], Some("old")).as_deref(),
-            Some("new")
-        );
-        assert_eq!(said(&[("s1", 1, "old"), ("s2", 2, "new")], Some("new")), None);
-        assert_eq!(said(&[("s1", 2, "other"), ("s2", 2, "new")], Some("new")), None);
-        // Set up anew, they count from the beginning.
-        assert_eq!(said(&[("s1", 0, "new")], Some("old")).as_deref(), Some("new"));
+        for serves in [true, false] {
+            assert_eq!(followed(&[OLD], 1, serves), "old");
+            assert_eq!(followed(&[OLD, NEW], 2, serves), "new");
+            assert_eq!(followed(&[NEW, OLD], 2, serves), "new");
+            assert_eq!(followed(&[("s1", 2, "other"), NEW], 2, serves), "other");
+            // Two that have not heard of a new master, which is not connected yet.
+            assert_eq!(followed(&[OLD, NEW, ("s3", 1, "old")], 3, serves), "new");
+        }
+    }
+
+    #[test]
+    fn a_master_outlives_the_silence_of_the_sentinels_that_named_it() {
+        for serves in [true, false] {
+            assert_eq!(followed(&[NEW, OLD], 1, serves), "new");
+            // One that comes back behind does not lower the epoch.
+            assert_eq!(followed(&[NEW, ("s2", 1, "new"), ("s3", 2, "other")], 1, serves), "new");
+        }
+    }
+
+    #[test]
+    fn most_sentinels_are_followed_to_a_lower_epoch_once_the_master_is_down() {
+        let anew = [NEW, OLD, ("s3", 0, "old")];
+        assert_eq!(followed(&anew, 2, true), "new");
+        assert_eq!(followed(&anew, 2, false), "old");
     }
 }

@@ -12,6 +12,7 @@ use crate::store::redis::cluster::Cluster;
 use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, failure};
 use crate::store::redis::place::Place;
 use crate::store::redis::refusal::NodeError;
+use crate::store::redis::rights::RIGHTS;
 use crate::store::redis::script::Reply;
 use crate::store::redis::sentinel::Sentinel;
 
@@ -31,7 +32,7 @@ impl Topology {
         Ok(match Place::parse(&factory.settings.url).map_err(SettingsError::Place)? {
             Place::Single => {
                 let NodeFactory { settings, channel, hints, metrics } = factory;
-                Self::Single(Arc::new(Node::new(&settings, channel, hints, metrics)?))
+                Self::Single(Arc::new(Node::new(&settings, channel, hints, metrics, RIGHTS)?))
             }
             Place::Sentinel(sentinels) => Self::Sentinel(Sentinel::new(sentinels, factory)?),
             Place::Cluster { nodes: scheme, seeds } => {
@@ -40,8 +41,8 @@ impl Topology {
         })
     }
 
-    /// Returns true if the present nodes have been connected.
-    pub(super) fn contacted(&self) -> bool {
+    /// `Ok` if the present nodes have been connected; the error says why one has not.
+    pub(super) fn contacted(&self) -> Result<(), String> {
         match self {
             Self::Single(node) => node.contacted(),
             Self::Sentinel(sentinel) => sentinel.contacted(),

@@ -276,7 +276,10 @@ impl RedlockStore {
         let mut why = vec!["too few nodes, or too slow".to_owned()];
         why.extend((!silent.is_empty()).then(|| format!("no answer from {silent}")));
         why.extend((!blank.is_empty()).then(|| format!("not yet voting: {blank}")));
-        why.extend((!foreign.is_empty()).then(|| format!("serving other settings: {foreign}")));
+        let refusals = self.view.refusals();
+        why.extend(refusals.as_ref().map(|refusals| refusals.text(&self.nodes)));
+        let is_strange = !foreign.is_empty() && refusals.is_none();
+        why.extend(is_strange.then(|| format!("serving other settings: {foreign}")));
         failure(Verb::TryAcquire, self.effect(may_hold), why.join("; "))
     }
 }

@@ -33,7 +33,7 @@ use crate::lock::lease::{Claim, Holder, LockStatus, Origin};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Slots;
 use crate::lock::store::{
-    About, Answer, Ask, Ended, Guarantees, If, Keep, Page, Renewed, Store, Target,
+    About, Answer, Ask, Ended, Guarantees, If, Keep, Listing, Page, Renewed, Store, Target,
 };
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -56,6 +56,9 @@ use crate::store::redlock::settings::{Machine, Time};
 use crate::store::redlock::watch::{NodesView, Watch};
 
 pub use crate::store::redlock::settings::{RedlockSettings, Restarted, Rules};
+
+/// Finds the rights that a user lacks.
+const RIGHTS: &str = include_str!("scripts/rights.lua");
 
 /// The channel on which the nodes tell that a key was freed.
 const FREED: &str = "lk//freed";
@@ -156,7 +159,7 @@ fn peers(
     for node in &settings.nodes {
         let key_prefix = node.checked_key_prefix()?.to_owned();
         let rings = Arc::new(Rings { key_prefix, wakeups: wakeups.clone() });
-        peers.push(Arc::new(Node::new(node, FREED.to_owned(), rings, metrics.clone())?));
+        peers.push(Arc::new(Node::new(node, FREED.to_owned(), rings, metrics.clone(), RIGHTS)?));
     }
     Ok(peers)
 }
@@ -325,15 +328,16 @@ impl Store for RedlockStore {
         Ok(LockStatus { line: self.queues.first(key, most), ..status })
     }
 
-    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn list(&self, page: &Page) -> Result<Listing, StoreError> {
         self.page(page).await
     }
 
-    fn contacted(&self) -> bool {
-        if self.view.voting() >= self.quorum().needed() && self.view.obstacle().is_none() {
+    fn contacted(&self) -> Result<(), String> {
+        if !self.contacted.load(Ordering::Relaxed) {
+            self.view.serves(self.quorum())?;
             self.contacted.store(true, Ordering::Relaxed);
         }
-        self.contacted.load(Ordering::Relaxed)
+        Ok(())
     }
 
     fn about(&self) -> About {

@@ -43,6 +43,8 @@ pub enum NodeState {
     Unseen,
     /// It serves instances with other settings: their longest lease and number of nodes.
     Foreign(Duration, usize),
+    /// It cannot note that it votes, because Redis refuses writes, for this reason.
+    Refusing(String),
     /// It does not answer, for this reason.
     Away(String),
 }
@@ -69,6 +71,9 @@ impl fmt::Display for NodeState {
                 "foreign: serves instances with {nodes} nodes and redlock.longest_lease {} ms",
                 longest_lease.as_millis()
             ),
+            Self::Refusing(why) => {
+                write!(f, "refusing: cannot vote, because it refuses writes: {why}")
+            }
             Self::Away(why) => write!(f, "unreachable: {why}"),
         }
     }
@@ -129,6 +134,10 @@ impl Operator {
                      {left} ms"
                 ))
             }
+            "refuses" => {
+                let why = reply.number().and_then(|_| reply.text()).unwrap_or_default();
+                Err(format!("{name} cannot vote, because it refuses writes: {why}"))
+            }
             _ => Err(format!(
                 "{name} serves instances with other settings: stop them, and it votes once their \
                  last leases have expired"
@@ -149,6 +158,7 @@ impl Operator {
             "voting" => NodeState::Voting,
             "waiting" => NodeState::Waiting(waits),
             "unseen" => NodeState::Unseen,
+            "refuses" => NodeState::Refusing(reply.text().unwrap_or_default()),
             _ => NodeState::Foreign(longest_lease, nodes),
         }
     }

@@ -1,6 +1,7 @@
 //! One instance's check of the nodes, about once a second: which of them vote, which serve
 //! instances with other settings, and whether each is a different Redis.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::lock::store::{NodeReport, Votes};
 use crate::metrics::Metrics;
 use crate::store::redis::script::{Reply, script};
 use crate::store::redlock::nodes::{Nodes, natural};
+use crate::store::redlock::poll::Quorum;
 
 script!(TOUCH, Verb::Guard, 1: "prelude.lua" "guard.lua" "touch.lua");
 
@@ -49,8 +51,12 @@ struct Sight {
     votes: bool,
     /// When its last answer came, and the time until it votes; `None` if it does.
     waits: Option<(Instant, Duration)>,
-    /// The moment from which it votes; `None` if it did not answer the last question.
+    /// The moment from which it votes; `None` if it did not answer the last question, or refuses.
     votes_from: Option<Instant>,
+    /// Why it refuses to note that it votes.
+    refusal: Option<String>,
+    /// Why the last question has no answer.
+    silence: Option<String>,
 }
 
 /// A node that begins to vote.
@@ -106,6 +112,56 @@ impl NodesView {
         strangers(&sights, |others| others.abs_diff(sights.len()) > 1)
     }
 
+    /// `Ok` if enough nodes vote; the error says why they do not, but not their addresses: everybody
+    /// may read it.
+    pub(super) fn serves(&self, quorum: Quorum) -> Result<(), String> {
+        if let Some(obstacle) = self.obstacle() {
+            return Err(obstacle.reason);
+        }
+        let voting = self.voting();
+        if voting >= quorum.needed() {
+            return Ok(());
+        }
+        let mut why = vec![format!("{voting} of {} nodes vote", quorum.nodes())];
+        if let Some((nodes, left)) = self.newcomers() {
+            why.push(format!(
+                "{} may have forgotten leases and vote within {} s; if they are new, `lockkeeper \
+                 redlock admit` lets them vote now",
+                nodes.len(),
+                left.as_secs() + 1
+            ));
+        }
+        why.extend(self.refusals().map(|refusals| refusals.reason));
+        let silences: BTreeSet<_> =
+            self.sights().iter().filter_map(|sight| sight.silence.clone()).collect();
+        why.extend(silences);
+        Err(why.join("; "))
+    }
+
+    /// The nodes that wait, and the time until all of them vote.
+    fn newcomers(&self) -> Option<(Vec<usize>, Duration)> {
+        let (sights, now) = (self.sights(), Instant::now());
+        let waiting = sights.iter().enumerate().filter_map(|(node, sight)| {
+            let from = sight.votes_from.filter(|_| !sight.votes)?;
+            let is_ours = sight.serves == Some(Serves::Us);
+            is_ours.then(|| (node, from.saturating_duration_since(now)))
+        });
+        let (nodes, lefts): (Vec<_>, Vec<_>) = waiting.unzip();
+        Some((nodes, lefts.into_iter().max()?))
+    }
+
+    /// The nodes that refuse to note that they vote.
+    pub(super) fn refusals(&self) -> Option<Obstacle> {
+        let sights = self.sights();
+        let refusing = sights
+            .iter()
+            .enumerate()
+            .filter_map(|(node, sight)| sight.refusal.as_ref().map(|why| (node, why)));
+        let (nodes, whys): (Vec<_>, Vec<_>) = refusing.unzip();
+        let reason = format!("nodes cannot vote, because they refuse writes: {}", whys.first()?);
+        Some(Obstacle { reason, nodes })
+    }
+
     /// The nodes that serve other instances, which keep nobody from granting.
     fn strangers(&self) -> Option<Obstacle> {
         strangers(&self.sights(), |_| true)
@@ -133,12 +189,16 @@ impl NodesView {
 
     /// Notes the answers, and returns the nodes that begin to vote. A node that does not answer
     /// still counts for the instances that it served.
-    fn put(&self, answers: Vec<Result<Reply, StoreError>>) -> Vec<Admission> {
+    fn put(&self, answers: Vec<Result<Reply, StoreError>>, nodes: &Nodes) -> Vec<Admission> {
         let mut sights = self.sights();
         let mut admitted = Vec::new();
         sights.resize(answers.len(), Sight::default());
         for (node, (sight, answer)) in sights.iter_mut().zip(answers).enumerate() {
-            (sight.votes, sight.votes_from) = (false, None);
+            (sight.votes, sight.votes_from, sight.refusal) = (false, None, None);
+            sight.silence = answer.as_ref().err().map(|error| {
+                let (reason, name) = (error.reason.to_string(), nodes.peer(node).name());
+                reason.strip_prefix(name).unwrap_or(&reason).trim_start_matches(": ").to_owned()
+            });
             if let Some(seen) = answer.ok().and_then(read) {
                 admitted.extend(seen.admission(sight).map(|cut| Admission { node, cut }));
                 *sight = seen;
@@ -179,11 +239,11 @@ impl Admission {
 impl Watch {
     /// Checks the nodes until the task is dropped.
     pub(super) async fn watch(self) {
-        let (mut voted, mut told) = (0, None);
+        let (mut voted, mut told, mut waited) = (0, None, Vec::new());
         let nodes = self.nodes.quorum().nodes();
         loop {
             let looks = (0..nodes).map(|node| self.nodes.ask_guard(node, &TOUCH, self.patience));
-            for admission in self.view.put(join_all(looks).await) {
+            for admission in self.view.put(join_all(looks).await, &self.nodes) {
                 admission.log(&self.nodes);
             }
             let voting = self.view.voting();
@@ -192,7 +252,13 @@ impl Watch {
                 tracing::info!(voting, nodes, "nodes that vote");
                 voted = voting;
             }
+            let (waiting, left) = self.view.newcomers().unwrap_or_default();
+            if waiting.iter().any(|node| !waited.contains(node)) {
+                self.tell_newcomers(&waiting, left);
+            }
+            waited = waiting;
             let obstacle = self.view.obstacle().or_else(|| self.view.strangers());
+            let obstacle = obstacle.or_else(|| self.view.refusals());
             let reason = obstacle.as_ref().map(|obstacle| obstacle.reason.clone());
             if let Some(obstacle) = obstacle.filter(|_| reason != told) {
                 let nodes = obstacle.names(&self.nodes);
@@ -202,6 +268,19 @@ impl Watch {
             let pause = if voting == nodes { CALM.min(self.longest_lease / 4) } else { BUSY };
             tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
         }
+    }
+}
+
+impl Watch {
+    fn tell_newcomers(&self, waiting: &[usize], left: Duration) {
+        let names: Vec<_> = waiting.iter().map(|&node| self.nodes.peer(node).name()).collect();
+        let votes_in_ms = left.as_millis() as u64;
+        tracing::warn!(
+            votes_in_ms,
+            "nodes may have forgotten leases and vote later; if they are new, `lockkeeper redlock \
+             admit {}` lets them vote now",
+            names.join(" ")
+        );
     }
 }
 
@@ -244,7 +323,8 @@ fn strangers(sights: &[Sight], so: impl Fn(usize) -> bool) -> Option<Obstacle> {
 
 fn read(mut reply: Reply) -> Option<Sight> {
     let votes = reply.word() == "voting";
-    let (blank, foreign) = (reply.word() == "blank", reply.word() == "foreign");
+    let (blank, refuses) = (reply.word() == "blank", reply.word() == "refuses");
+    let foreign = refuses || reply.word() == "foreign";
     let run_id = reply.text()?;
     let longest_lease_ms = natural(&mut reply)?;
     let nodes = natural(&mut reply)?.try_into().ok()?;
@@ -256,6 +336,7 @@ fn read(mut reply: Reply) -> Option<Sight> {
         true => Some(Serves::Others(Settings { longest_lease_ms, nodes })),
         false => Some(Serves::Us),
     };
-    let votes_from = Some(Instant::now() + left);
-    Some(Sight { run_id, serves, votes, waits, votes_from })
+    let refusal = reply.text().filter(|_| refuses);
+    let votes_from = (!refuses).then(|| Instant::now() + left);
+    Some(Sight { run_id, serves, votes, waits, votes_from, refusal, silence: None })
 }

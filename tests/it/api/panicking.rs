@@ -13,7 +13,7 @@ use lockkeeper::lock::lease::{Claim, Holder, LockStatus};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{
-    About, Answer, Ask, Ended, Guarantees, Keep, Page, Renewed, Store, Target,
+    About, Answer, Ask, Ended, Guarantees, Keep, Listing, Page, Renewed, Store, Target,
 };
 use lockkeeper::lock::time::{Ttl, TtlBounds};
 use lockkeeper::lock::token::{FencingToken, LeaseToken, TokenMaker};
@@ -102,12 +102,12 @@ impl Store for Panicking {
         panic!("{PURPOSE}")
     }
 
-    async fn list(&self, _: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn list(&self, _: &Page) -> Result<Listing, StoreError> {
         panic!("{PURPOSE}")
     }
 
-    fn contacted(&self) -> bool {
-        true
+    fn contacted(&self) -> Result<(), String> {
+        Ok(())
     }
 
     fn about(&self) -> About {

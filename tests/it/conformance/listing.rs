@@ -24,7 +24,7 @@ mod tests {
 
     async fn names(stage: &Stage, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
         let page = Page { prefixes: [prefix.into()].into(), after: after.map(Into::into), limit };
-        let statuses = stage.store.list(&page).await.unwrap();
+        let statuses = stage.store.list(&page).await.unwrap().locks;
         statuses.into_iter().map(|status| status.key.to_string()).collect()
     }
 
@@ -43,11 +43,11 @@ mod tests {
             after: Some("b/1".into()),
             limit: 2,
         };
-        let several = stage.store.list(&page).await.unwrap();
+        let several = stage.store.list(&page).await.unwrap().locks;
         let several: Vec<_> = several.iter().map(|status| status.key.as_str()).collect();
         assert_eq!(several, ["b/2", "b/3"]);
         let page = Page { prefixes: ["c".into()].into(), after: None, limit: 1 };
-        let held = stage.store.list(&page).await.unwrap().remove(0);
+        let held = stage.store.list(&page).await.unwrap().locks.remove(0);
         assert_eq!(
             held,
             stage

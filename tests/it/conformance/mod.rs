@@ -212,7 +212,7 @@ async fn store_on(ground: &Ground, kept: Ttl, prefixes: Prefixes) -> Arc<dyn Sto
         prefixes,
     });
     let store = open(settings, Arc::new(Metrics::for_redis())).unwrap();
-    eventually(PATIENCE, async || store.contacted().then_some(())).await;
+    eventually(PATIENCE, async || store.contacted().ok()).await;
     // A list asks all of its nodes.
     let page = Page { prefixes: [String::new()].into(), after: None, limit: 1 };
     eventually(PATIENCE, async || store.list(&page).await.ok()).await;

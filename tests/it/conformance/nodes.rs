@@ -48,7 +48,7 @@ impl Nodes {
         admit(&settings).await;
         let store =
             open(StoreSettings::Redlock(settings), Arc::new(Metrics::for_redlock())).unwrap();
-        eventually(PATIENCE, async || store.contacted().then_some(())).await;
+        eventually(PATIENCE, async || store.contacted().ok()).await;
         store
     }
 }

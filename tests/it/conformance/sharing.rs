@@ -234,7 +234,7 @@ mod tests {
         let other = stage.store.look(&key("a"), Some(&token("three")), 0).await.unwrap();
         assert_eq!(other.mine, Some(false));
         let page = Page { prefixes: [String::new()].into(), after: None, limit: 9 };
-        let listed = stage.store.list(&page).await.unwrap();
+        let listed = stage.store.list(&page).await.unwrap().locks;
         let listed: Vec<_> = listed.iter().filter(|one| one.key == key("a")).collect();
         assert_eq!(listed.len(), 1);
         let sharers = listed[0].sharers.as_ref().unwrap();

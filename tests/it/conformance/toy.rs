@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use lockkeeper::lock::error::{Effect, StoreError, Verb};
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Holder, LockStatus};
-use lockkeeper::lock::store::{About, Answer, Ask, Ended, If, Keep, Page, Renewed, Store, Target};
+use lockkeeper::lock::store::{
+    About, Answer, Ask, Ended, If, Keep, Listing, Page, Renewed, Store, Target,
+};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
 use lockkeeper::lock::wakeup::Wakeup;
@@ -166,11 +168,11 @@ impl Store for Toy {
         self.go(Verb::Inspect, self.store.look(key, token, most)).await
     }
 
-    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn list(&self, page: &Page) -> Result<Listing, StoreError> {
         self.go(Verb::List, self.store.list(page)).await
     }
 
-    fn contacted(&self) -> bool {
+    fn contacted(&self) -> Result<(), String> {
         self.store.contacted()
     }
 

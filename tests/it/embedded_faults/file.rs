@@ -293,7 +293,7 @@ pub(super) async fn read(files: &Files) -> Result<Vec<LockStatus>, String> {
     write_files(files, directory.path());
     let store = opened(directory.path().to_owned())?;
     let page = Page { prefixes: [String::new()].into(), after: None, limit: 1_000 };
-    Ok(store.list(&page).await.unwrap())
+    Ok(store.list(&page).await.unwrap().locks)
 }
 
 fn opened(directory: PathBuf) -> Result<Arc<dyn Store>, String> {

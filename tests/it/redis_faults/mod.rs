@@ -14,6 +14,7 @@ pub(crate) mod login;
 mod moving;
 mod paused;
 mod places;
+mod rights;
 mod servers;
 mod shared;
 
@@ -67,7 +68,7 @@ pub(crate) async fn release(http: &Http, key: &str, token: &str) -> Answer {
     http.token(token).delete(&format!("/locks/{key}")).await
 }
 
-async fn look(http: &Http, key: &str) -> Answer {
+pub(crate) async fn look(http: &Http, key: &str) -> Answer {
     http.get(&format!("/locks/{key}")).await
 }
 

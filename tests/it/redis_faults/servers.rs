@@ -94,7 +94,7 @@ async fn valkey_serves_all_verbs() {
 }
 
 /// The user that the operations page makes, with further rights.
-fn user_of_the_page(further: &[&str]) -> Vec<String> {
+pub(super) fn user_of_the_page(further: &[&str]) -> Vec<String> {
     let page = std::fs::read_to_string("docs/operations.md").unwrap();
     let (_, command) = page.split_once("redis-cli ACL SETUSER ").unwrap();
     let (command, _) = command.split_once("```").unwrap();
@@ -108,7 +108,8 @@ fn user_of_the_page(further: &[&str]) -> Vec<String> {
         .collect()
 }
 
-fn allow(servers: &[Redis], further: &[&str]) {
+/// Makes that user on these servers, with further rights.
+pub(super) fn allow(servers: &[Redis], further: &[&str]) {
     let words = user_of_the_page(further);
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     servers.iter().for_each(|server| server.run_words(&words));

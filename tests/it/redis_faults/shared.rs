@@ -50,7 +50,7 @@ async fn a_client_on_redis_directly_finds_a_shared_key_locked_and_harms_nothing(
     assert_eq!(refreshed.unwrap().share.slot, Some(1));
     // The value is no token: nobody can release by it, and no list or look tells it.
     let page = Page { prefixes: [String::new()].into(), after: None, limit: 9 };
-    let listed = store.list(&page).await.unwrap();
+    let listed = store.list(&page).await.unwrap().locks;
     let [LockStatus { key: name, holder: Some(holder), .. }] = &listed[..] else {
         panic!("{listed:?}")
     };

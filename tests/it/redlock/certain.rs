@@ -77,7 +77,7 @@ async fn a_claim_that_could_not_join_leaves_no_place_in_line() {
     let mut site = Site::of(3).await;
     let metrics = std::sync::Arc::new(Metrics::for_redlock());
     let store = open(StoreSettings::Redlock(site.settings()), metrics).unwrap();
-    eventually(PATIENCE, async || store.contacted().then_some(())).await;
+    eventually(PATIENCE, async || store.contacted().ok()).await;
     let of_service = |name: &str| Claim { origin: Origin::Service, ..claim("ghost", name, 10_000) };
     for node in 0..2 {
         site.away(node, Way::Killed);

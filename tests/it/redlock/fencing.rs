@@ -66,7 +66,7 @@ async fn one_set(set: usize, servers: Arc<Vec<Redis>>, losses: Arc<AtomicUsize>)
         };
         let metrics = Arc::new(Metrics::for_redlock());
         let store = open(StoreSettings::Redlock(settings), metrics).unwrap();
-        eventually(PATIENCE, async || store.contacted().then_some(())).await;
+        eventually(PATIENCE, async || store.contacted().ok()).await;
         stores.push(store);
     }
     let (ledger, over) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));

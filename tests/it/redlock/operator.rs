@@ -127,7 +127,7 @@ async fn a_node_that_begins_to_vote_is_in_the_audit_with_the_reason() {
             let calls = calls.split("cmdstat_evalsha:calls=").nth(1).unwrap_or_default().to_owned();
             calls.split(',').next().unwrap_or_default().parse().unwrap_or(0)
         };
-        nodes.iter().all(|node| asked(node) >= 4).then_some(())
+        nodes.iter().all(|node| asked(node) >= 6).then_some(())
     })
     .await;
     let (told, error, code) = run(&stores, &["admit", &name(&nodes[0])], longest);
@@ -259,4 +259,87 @@ async fn a_node_that_syncs_every_write_votes_at_once_after_its_restart_where_tha
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     // Whoever does not trust them sees the same nodes as such that may have forgotten.
     assert_eq!(redlock(&site, &["status"]).0.matches("  new: ").count(), 3);
+}
+
+/// A service on these nodes, whose leases last a minute at most.
+fn service(nodes: &[Redis], user: &str) -> Process {
+    let urls = nodes.iter().map(|node| format!("redis://{user}{}", node.address()));
+    let stores = urls.collect::<Vec<_>>().join(" ");
+    Process::start_with(&[], &[("LOCKKEEPER_STORE", &stores)])
+}
+
+/// Until `/readyz` says this.
+async fn unready(service: &Process, why: &str) -> String {
+    eventually(PATIENCE, async || {
+        let told = service.http().get("/readyz").await;
+        assert_eq!(told.status, 503, "{told:?}");
+        Some(told.text("detail")).filter(|detail| detail.contains(why))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_refuse_writes_are_told_so_with_the_reason() {
+    for (setting, code) in [("maxmemory", "OOM "), ("min-replicas-to-write", "NOREPLICAS ")] {
+        let site = Site::new((0..3).map(|_| Redis::start()).collect(), LONGEST).await;
+        let nodes = &site.nodes;
+        nodes.iter().for_each(|node| node.run(&format!("CONFIG SET {setting} 1")));
+        let service = service(nodes, "");
+        let told = unready(&service, "refuse writes").await;
+        assert!(told.contains(code) && !told.contains("settings"), "{told}");
+        service.logs(&format!("nodes cannot vote, because they refuse writes: {code}")).await;
+        let refused = service.http().post("/locks/key", "").await;
+        assert_eq!(refused.text("outcome"), "not_acquired", "{refused:?}");
+        let log = service.log();
+        assert!(!log.contains("other settings"), "{log}");
+        let (told, error, _) = redlock(&site, &["status"]);
+        assert_eq!(told.matches("  refusing: cannot vote").count(), 3, "{told}");
+        assert_eq!(told.matches(code).count(), 3, "{told}{error}");
+        let (_, error, exit) = redlock(&site, &["admit", &name(&nodes[0])]);
+        let expected =
+            format!("{} cannot vote, because it refuses writes: {code}", name(&nodes[0]));
+        assert!(exit == Some(1) && error.contains(&expected), "{error}");
+        nodes.iter().for_each(|node| node.run(&format!("CONFIG SET {setting} 0")));
+        unready(&service, "3 may have forgotten leases").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_nodes_are_told_with_the_time_and_the_command_that_lets_them_vote() {
+    let nodes: Vec<_> = (0..3).map(|_| Redis::start()).collect();
+    let service = service(&nodes, "");
+    let told = unready(&service, "3 may have forgotten leases").await;
+    assert!(told.starts_with("0 of 3 nodes vote; "), "{told}");
+    assert!(
+        told.contains("vote within 6") && told.contains("`lockkeeper redlock admit`"),
+        "{told}"
+    );
+    let names: Vec<_> = nodes.iter().map(name).collect();
+    let command = format!("`lockkeeper redlock admit {}` lets them vote now", names.join(" "));
+    service.logs(&command).await;
+    assert_eq!(service.log().matches("may have forgotten leases").count(), 1, "{}", service.log());
+    let stores = nodes.iter().map(Redis::url).collect::<Vec<_>>().join(" ");
+    let words: Vec<_> = ["admit"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let (told, error, code) = run(&stores, &words, Duration::from_secs(60));
+    assert_eq!((told.lines().count(), code), (3, Some(0)), "{told}{error}");
+    let http = service.http();
+    eventually(PATIENCE, async || (http.get("/readyz").await.status == 200).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_the_user_of_the_nodes_lacks_is_told() {
+    let nodes: Vec<_> = (0..3).map(|_| Redis::start()).collect();
+    let rights =
+        "+eval +evalsha +get +set +del +pttl +pexpire +time +info +publish +subscribe +scan";
+    let words = format!("ACL SETUSER locks on >s3cret ~lock:* ~lk//* &lk//* -@all {rights}");
+    nodes.iter().for_each(|node| node.run(&words));
+    let all = service(&nodes, "locks:s3cret@");
+    unready(&all, "3 may have forgotten leases").await;
+    assert!(!all.log().contains("lacks"), "{}", all.log());
+    for right in ["pexpire", "set", "evalsha"] {
+        nodes.iter().for_each(|node| node.run(&format!("ACL SETUSER locks -{right}")));
+        let less = service(&nodes, "locks:s3cret@");
+        unready(&less, &format!("the Redis user lacks the rights +{right}")).await;
+        nodes.iter().for_each(|node| node.run(&format!("ACL SETUSER locks +{right}")));
+    }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::redis_faults::{LONG, PATIENCE, acquire, lost, refresh};
 use crate::support::fleet::{MASTER, Watch, Watched};
-use crate::support::{Http, Process, eventually};
+use crate::support::{Http, Process, Redis, eventually};
 use crate::topology_faults::{figure, is_master, service, wired};
 
 const WATCH: Watch = Watch { sentinels: 3, down_after: 1_000 };
@@ -180,4 +180,27 @@ async fn sentinels_and_nodes_each_have_their_own_password() {
         let refused = acquire(&process.http(), "guarded", TOKEN, LONG).await;
         assert_eq!(refused.text("outcome"), "unknown", "{refused:?}");
     }
+}
+
+/// As after a partition: those that count from the beginning may be behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_of_a_lower_epoch_are_followed_only_once_the_master_is_down() {
+    let (mut first, second) = (Redis::start(), Redis::start());
+    let monitored = |redis: &Redis| format!("monitor {MASTER} 127.0.0.1 {} 1", redis.port());
+    let epoch = format!("sentinel config-epoch {MASTER} 5");
+    let sentinel = Redis::sentinel(&format!("sentinel {}\n{epoch}\n", monitored(&first)));
+    let service = service(&format!("redis-sentinel://{}/{MASTER}", sentinel.address()), &[]).await;
+    let http = service.http();
+    until_granted(&http, "before").await;
+    sentinel.run::<()>(&format!("SENTINEL remove {MASTER}"));
+    sentinel.run::<()>(&format!("SENTINEL {}", monitored(&second)));
+    // It is asked once a second.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        assert_eq!(refresh(&http, "before", TOKEN).await.status, 200);
+    }
+    assert_eq!(second.run::<u64>("DBSIZE"), 0);
+    first.kill();
+    until_granted(&http, "after").await;
+    assert_eq!(second.run::<String>("GET lock:after"), TOKEN);
 }

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use redis::FromRedisValue;
+use tokio::task::JoinSet;
 
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::{LONG, PATIENCE, acquire, refresh, release, unavailable};
+use crate::redis_faults::{LONG, PATIENCE, acquire, look, refresh, release, unavailable};
 use crate::support::fleet::Clustered;
 use crate::support::{Redis, eventually};
 use crate::topology_faults::{figure, service};
@@ -77,30 +78,74 @@ async fn a_call_is_sent_on_to_where_a_slot_goes_and_waits_while_it_is_torn() {
     let clustered = Clustered::masters().await;
     let service = service(&clustered.url(), &[]).await;
     let http = service.http();
-    assert_eq!(acquire(&http, "moving", TOKEN, LONG).await.status, 201);
-    let moving = Move::begin(&clustered, "lock:moving");
+    assert_eq!(acquire(&http, "{moving}", TOKEN, LONG).await.status, 201);
+    let shared = http.token(TOKEN).post("/locks/{moving}shared?slots=2", "").await;
+    assert_eq!(shared.status, 201, "{shared:?}");
+    let moving = Move::begin(&clustered, "lock:{moving}");
     moving.keys();
     // The lock and its record are with the next master, the slot is not yet its own.
-    let refreshed = refresh(&http, "moving", TOKEN).await;
+    let refreshed = refresh(&http, "{moving}", TOKEN).await;
     assert_eq!(refreshed.status, 200, "{refreshed:?}");
     assert_eq!(figure(&http, &format!("{REROUTED}{{kind=\"ask\"}}")).await, 1);
     assert_eq!(figure(&http, &format!("{REROUTED}{{kind=\"moved\"}}")).await, 0);
-    // A release names keys that there are not, so nobody can run it before the slot has moved.
+    // One of a shared lease names keys that there are not, so nobody can run it before that.
     let began = Instant::now();
-    let torn = release(&http, "moving", TOKEN).await;
+    let torn = release(&http, "{moving}shared", TOKEN).await;
     assert_eq!(torn.told(), unavailable(), "{torn:?}");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(figure(&http, &format!("{REROUTED}{{kind=\"try_again\"}}")).await > 5);
     // One that waits for it is served when it has.
     let to = moving.to;
-    let (released, ()) = tokio::join!(release(&http, "moving", TOKEN), async { moving.end() });
+    let (released, ()) =
+        tokio::join!(release(&http, "{moving}shared", TOKEN), async { moving.end() });
     assert_eq!(released.status, 204, "{released:?}");
-    assert_eq!(on::<u8>(to, "lock:moving"), 0);
+    assert_eq!(on::<u8>(to, "lock:{moving}shared"), 0);
     // The map may have been looked at anew meanwhile; what it has is right.
-    let next = acquire(&http, "moving", TOKEN, LONG).await;
+    assert_eq!(release(&http, "{moving}", TOKEN).await.status, 204);
+    let next = acquire(&http, "{moving}", TOKEN, LONG).await;
     assert_eq!(next.status, 201, "{next:?}");
     assert!(next.number("fencing_token") > refreshed.number("fencing_token"), "{next:?}");
-    assert_eq!(on::<u8>(to, "lock:moving"), 1);
+    assert_eq!(on::<u8>(to, "lock:{moving}"), 1);
+}
+
+/// A move that was interrupted stays so until somebody ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_moving_slot_holds_up_leaves_the_list_and_other_calls_alone() {
+    let clustered = Clustered::masters().await;
+    let service = service(&clustered.url(), &[]).await;
+    let http = service.http();
+    for key in ["{moving}", "{moving}waited", "other"] {
+        assert_eq!(acquire(&http, key, TOKEN, LONG).await.status, 201);
+    }
+    let shared = http.token(TOKEN).post("/locks/{moving}shared?slots=2", "").await;
+    assert_eq!(shared.status, 201, "{shared:?}");
+    let listed = async || {
+        let list = http.get("/locks").await;
+        assert_eq!(list.status, 200, "{list:?}");
+        let locks = list.field("locks");
+        let keys = locks.as_array().unwrap().iter().map(|lock| lock["key"].clone());
+        (keys.collect::<Vec<_>>(), list.field("incomplete"))
+    };
+    let mut waiting = JoinSet::new();
+    let waiter = http.clone();
+    waiting.spawn(async move { waiter.post("/locks/{moving}waited?wait=30s", "").await });
+    eventually(PATIENCE, async || {
+        (look(&http, "{moving}waited").await.number("waiters") == 1).then_some(())
+    })
+    .await;
+    let all = ["other", "{moving}", "{moving}shared", "{moving}waited"];
+    assert_eq!(listed().await, (all.map(Into::into).to_vec(), serde_json::Value::Null));
+    let moving = Move::begin(&clustered, "lock:{moving}");
+    moving.keys();
+    assert_eq!(listed().await, (["other", "{moving}"].map(Into::into).to_vec(), true.into()));
+    assert_eq!(look(&http, "{moving}").await.field("held"), true);
+    assert_eq!(release(&http, "{moving}", TOKEN).await.status, 204);
+    let to = moving.to;
+    moving.end();
+    waiting.abort_all();
+    assert_eq!(on::<u8>(to, "lock:{moving}"), 0);
+    let left = ["other", "{moving}shared", "{moving}waited"];
+    assert_eq!(listed().await, (left.map(Into::into).to_vec(), serde_json::Value::Null));
 }
 
 #[tokio::test(flavor = "multi_thread")]

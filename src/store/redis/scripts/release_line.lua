@@ -3,7 +3,8 @@
 -- KEYS: 1 lock  2 record (kept: the next fencing token must be higher)  3 line  4 crew  5 who
 --   6 share  7 facts
 -- ARGV: those of release.lua
--- Returns: what release.lua does | {now, "place"}
+-- Returns: what release.lua does | {now, "place"} | {now, "torn"}, as line.lua
+if not line then return { now, 'torn' } end
 redis.call('ZREM', line, '') -- Adds nothing; the rest runs at maxmemory.
 keep = tonumber(keep)
 local own = lease_of(token)

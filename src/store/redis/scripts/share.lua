@@ -73,8 +73,8 @@ end
 if shared then -- Removes the leases that are over. Another type: the records are lost.
   local summary = redis.pcall('HMGET', facts, '#')
   local over = redis.pcall('ZRANGEBYSCORE', share, '-inf', '(' .. now)
-  if summary.err then redis.call('DEL', facts) end
-  if over.err then redis.call('DEL', share) end
+  if is_other(summary, 'HMGET', facts, '#') then redis.call('DEL', facts) end
+  if is_other(over, 'ZRANGEBYSCORE', share, 0, 0) then redis.call('DEL', share) end
   taken = string.match(summary[1] or '', '^[01]*')
   for slots, number in string.gmatch(summary[1] or '', ' (%d+):(%d+)') do
     sums[tonumber(slots)] = tonumber(number)

@@ -10,10 +10,11 @@ local function unused() -- The time since an instance with the guard's settings 
   local left = redis.call('PTTL', guard)
   return left < 0 and 0 or DAYS_30 - left
 end
+local refused -- Why Redis does not take the write.
 local function serve(at) -- Serves the instance's settings from `at` on, if Redis takes the write.
   local value = string.format('%s|%.0f|%.0f|%s', run, at, longest, nodes)
-  local set = redis.pcall('SET', guard, value, 'PX', DAYS_30)
-  if type(set) ~= 'table' or set.ok ~= 'OK' then return false end
+  refused = redis.pcall('SET', guard, value, 'PX', DAYS_30).err
+  if refused then return false end
   from, its_longest, its_nodes = at, longest, nodes
   return true
 end
@@ -28,4 +29,4 @@ elseif own and now >= from and from > 0 then
   serve(0) -- It has waited; no step of its clock makes it wait again.
 end
 local voting = own and now >= from
-local silence = own and 'blank' or 'foreign'
+local silence = own and 'blank' or refused and 'refuses' or 'foreign'

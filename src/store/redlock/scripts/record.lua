@@ -11,8 +11,14 @@
 local lock, record = KEYS[1], KEYS[2]
 local DAY = 86400000
 local value, known = redis.pcall('GET', lock), redis.pcall('GET', record)
-if type(value) == 'table' then value = '' end -- A lock of another type: a direct Redis client's.
-if type(known) ~= 'string' then known = '' end
+-- An error: another type, as of a direct Redis client's lock. The same call raises any other error.
+if type(value) == 'table' then
+  value = string.match(value.err, '^WRONGTYPE') and '' or redis.call('GET', lock)
+end
+if type(known) == 'table' then
+  known = string.match(known.err, '^WRONGTYPE') and '' or redis.call('GET', record)
+end
+known = known or ''
 local FORM = '^%+?%d+/?(%d*) (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) (.*)$'
 local waiting, highest = string.match(known, '^(%+?)(%d+)')
 waiting, highest = waiting or '', tonumber(highest or 0)
