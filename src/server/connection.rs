@@ -22,15 +22,15 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::config::Limits;
 use crate::metrics::Metrics;
-use crate::server::guest::Guest;
+use crate::server::admission::Admission;
+use crate::server::connection_state::ConnectionState;
 use crate::server::head::{has_one_host, has_one_length};
-use crate::server::house::House;
 use crate::server::listener::Listener;
 use crate::server::socket::Socket;
 use crate::server::timed::Timed;
 use crate::server::tls::Certificate;
 
-/// Health checks, which are answered without a place in the house too.
+/// Health checks, which are answered without a place too.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The pause between attempts to accept while descriptors are exhausted.
@@ -43,7 +43,7 @@ pub(super) struct Acceptor {
     http: http1::Builder,
     /// The time limit of a head, and of a handshake.
     head_time: Duration,
-    house: Arc<House>,
+    admission: Arc<Admission>,
     graceful: GracefulShutdown,
     closing: CancellationToken,
     tasks: TaskTracker,
@@ -55,7 +55,7 @@ impl Acceptor {
     pub(super) fn new(
         api: Api,
         limits: &Limits,
-        house: Arc<House>,
+        admission: Arc<Admission>,
         metrics: Arc<Metrics>,
         tls: Option<Arc<Certificate>>,
     ) -> Self {
@@ -66,10 +66,10 @@ impl Acceptor {
             .max_buf_size(limits.head_bytes);
         let (graceful, closing) = (GracefulShutdown::new(), CancellationToken::new());
         let (head_time, tasks) = (limits.head_time.get(), TaskTracker::new());
-        Self { api, tls, http, head_time, house, graceful, closing, tasks, metrics }
+        Self { api, tls, http, head_time, admission, graceful, closing, tasks, metrics }
     }
 
-    /// Accepts connections while it is polled. If the hall is full too, new clients wait in the
+    /// Accepts connections while it is polled. If too many wait for a place, new clients wait in the
     /// system's queue.
     pub(super) async fn accept(&self, listener: &Listener) {
         loop {
@@ -99,16 +99,16 @@ impl Acceptor {
         all
     }
 
-    /// Receives a connection in the house or in the hall, and serves it.
+    /// Receives a connection, and serves it.
     async fn receive(&self, socket: Socket, peer: IpAddr) {
-        let Some(stay) = self.house.receive(peer).await else { return };
+        let Some(admitted) = self.admission.receive(peer).await else { return };
         // In a box of its own, because a task's future has room for what it is made of twice.
-        let served = Box::pin(self.serve(socket, stay.guest.clone()));
+        let served = Box::pin(self.serve(socket, admitted.connection.clone()));
         let connected = self.metrics.connected();
         self.tasks.spawn(async move {
             tokio::select! {
                 () = served => (),
-                () = stay.ends() => (),
+                () = admitted.ends() => (),
             }
             drop(connected);
         });
@@ -118,7 +118,7 @@ impl Acceptor {
     fn serve(
         &self,
         socket: Socket,
-        guest: Arc<Guest>,
+        state: Arc<ConnectionState>,
     ) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (tls, head_time, closing) = (self.tls.clone(), self.head_time, self.closing.clone());
         let (http, api, graceful) = (self.http.clone(), self.api.clone(), self.graceful.watcher());
@@ -132,13 +132,13 @@ impl Acceptor {
                     };
                     match secured {
                         Ok(Ok(transport)) => transport,
-                        Ok(Err(error)) => return tls.notice(guest.peer, &error),
+                        Ok(Err(error)) => return tls.notice(state.peer, &error),
                         Err(_) => return,
                     }
                 }
             };
-            let io = TokioIo::new(Timed::new(transport, guest.clone(), head_time));
-            let service = service_fn(move |request| answer(api.clone(), guest.clone(), request));
+            let io = TokioIo::new(Timed::new(transport, state.clone(), head_time));
+            let service = service_fn(move |request| answer(api.clone(), state.clone(), request));
             let connection = graceful.watch(http.serve_connection(io, service));
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection ended early");
@@ -147,14 +147,14 @@ impl Acceptor {
     }
 }
 
-/// Answers a request, which is under way from this call on. Without a place in the house it gets an
+/// Answers a request, which is under way from this call on. Without a place it gets an
 /// answer if it is a health check, else it waits.
 fn answer(
     api: Api,
-    guest: Arc<Guest>,
+    state: Arc<ConnectionState>,
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
-    let (under_way, has_fault) = guest.begin();
+    let (under_way, has_fault) = state.begin();
     let is_clear = has_one_host(&request) && has_one_length(request.headers());
     // Boxed, because a connection keeps the room for this future while it is idle.
     Box::pin(async move {
@@ -162,11 +162,11 @@ fn answer(
             return Ok(malformed());
         }
         if !HEALTH.contains(&request.uri().path()) {
-            guest.is_seated().await;
+            state.until_placed().await;
         }
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(guest.timed_out.clone());
-        let answer = api.answer(request, guest.peer).await;
+        request.extensions_mut().insert(state.timed_out.clone());
+        let answer = api.answer(request, state.peer).await;
         Ok(match answer.body().size_hint().exact() {
             Some(_) => answer,
             // A stream is under way until it ends.

@@ -1,12 +1,12 @@
 //! The service as a whole: wires store, locks and HTTP edge together. It binds nothing and reads no
 //! signal.
 
+mod admission;
 mod certificates;
 mod connection;
+mod connection_state;
 mod controls;
-mod guest;
 mod head;
-mod house;
 mod listener;
 mod socket;
 mod stores;
@@ -28,9 +28,9 @@ use crate::lock::lease::LockStatus;
 use crate::lock::leases::Why;
 use crate::lock::locks::Locks;
 use crate::lock::watched;
+use crate::server::admission::{Admission, MOST_WAITING};
 use crate::server::certificates::nodes;
 use crate::server::connection::Acceptor;
-use crate::server::house::{HALL, House};
 use crate::server::stores::store_settings;
 use crate::store;
 
@@ -41,7 +41,7 @@ pub(crate) use crate::server::stores::operator;
 
 /// Descriptors that are not for served clients: the store, the log, the listener, spares for
 /// inspection, and the connections that wait for a place.
-const RESERVED_DESCRIPTORS: u64 = 64 + HALL as u64;
+const RESERVED_DESCRIPTORS: u64 = 64 + MOST_WAITING as u64;
 
 /// The connections at a time to a listener for operators: scrapers, dashboards and commands. They
 /// have their own places, because they are needed most when the others are full.
@@ -236,9 +236,9 @@ impl Server {
     /// What accepts and serves the connections of a listener, the first or the one for operators.
     fn acceptor(&self, number: usize, listener: &Listener) -> Acceptor {
         let (limits, proxies) = (&self.config.limits, self.config.trusted_proxies.clone());
-        let house = match number {
-            0 => House::new(self.connections, limits.connections_per_address, proxies),
-            _ => House::new(OPERATORS, OPERATORS, proxies),
+        let admission = match number {
+            0 => Admission::new(self.connections, limits.connections_per_address, proxies),
+            _ => Admission::new(OPERATORS, OPERATORS, proxies),
         };
         let door = match number {
             0 if self.config.admin_listen.is_some() => Door::Clients,
@@ -246,7 +246,7 @@ impl Server {
         };
         let api = Api::new(self.app.clone()).behind(door);
         let tls = self.certificates.own().filter(|_| listener.is_network());
-        Acceptor::new(api, limits, house, self.app.metrics.clone(), tls)
+        Acceptor::new(api, limits, admission, self.app.metrics.clone(), tls)
     }
 
     /// Counts the leases on disk among those of the API keys that may have acquired them. Not on

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, sleep_until};
 
-use crate::server::guest::Guest;
+use crate::server::connection_state::ConnectionState;
 use crate::server::socket::{LEAST_SENT, Sending, broken, sending};
 use crate::server::tls::{Transport, socket};
 
@@ -35,7 +35,7 @@ const CLOSED: [io::ErrorKind; 4] = [
 /// keeps an answer in memory for a client that does not read.
 pub(super) struct Timed {
     stream: Transport,
-    guest: Arc<Guest>,
+    state: Arc<ConnectionState>,
     head_time: Duration,
     /// The end of the time for the current head.
     late: Option<Pin<Box<Sleep>>>,
@@ -53,14 +53,14 @@ struct Stall {
 }
 
 impl Timed {
-    pub(super) fn new(stream: Transport, guest: Arc<Guest>, head_time: Duration) -> Self {
+    pub(super) fn new(stream: Transport, state: Arc<ConnectionState>, head_time: Duration) -> Self {
         let (late, look, stall) = (None, None, None);
-        Self { stream, guest, head_time, late, look, has_read: false, stall }
+        Self { stream, state, head_time, late, look, has_read: false, stall }
     }
 
     /// Returns whether the current head takes too long; wakes the task when it does.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(since) = self.guest.head_since() else { return false };
+        let Some(since) = self.state.head_since() else { return false };
         let end = since + self.head_time;
         let late = self.late.take().filter(|late| late.deadline() == end);
         let late = self.late.insert(late.unwrap_or_else(|| Box::pin(sleep_until(end))));
@@ -94,7 +94,7 @@ impl Timed {
     /// Notes why the connection broke: its client closed it, unless it fell silent.
     fn note(&self, error: &io::Error) {
         if !CLOSED.contains(&error.kind()) {
-            self.guest.timed_out.set();
+            self.state.timed_out.set();
         }
     }
 
@@ -114,7 +114,7 @@ impl Timed {
         let stall = self.stall.get_or_insert_with(anew);
         while stall.timer.as_mut().poll(context).is_ready() {
             if stall.sent < LEAST_SENT {
-                self.guest.timed_out.set();
+                self.state.timed_out.set();
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             *stall = anew();
@@ -136,12 +136,12 @@ impl AsyncRead for Timed {
         }
         let read = &buffer.filled()[filled..];
         self.has_read |= !read.is_empty();
-        if !self.guest.is_busy() {
+        if !self.state.is_busy() {
             if polled.is_pending() && self.is_late(context) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             if !read.is_empty() {
-                self.guest.reads_head(read);
+                self.state.reads_head(read);
             }
         } else if self.has_read && read.is_empty() && polled.is_ready() {
             context.waker().wake_by_ref(); // The end is found again at the next run.
@@ -162,7 +162,7 @@ impl AsyncWrite for Timed {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // hyper flushes at the end of every run.
-        if self.guest.is_busy() && self.is_gone(context) {
+        if self.state.is_busy() && self.is_gone(context) {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         let polled = Pin::new(&mut self.stream).poll_flush(context);

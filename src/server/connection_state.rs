@@ -1,5 +1,5 @@
-//! A connection as the house, its stream and its requests know it: its place, the head that is
-//! being read, and whether a request is under way. HTTP/1 has one at a time.
+//! A connection as its limit, its stream and its requests know it: its place, the head that is being
+//! read, and whether a request is under way. HTTP/1 has one at a time.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,20 +11,20 @@ use tokio::time::Instant;
 use crate::lock::hold::TimedOut;
 use crate::server::head::Head;
 
-pub(super) struct Guest {
+pub(super) struct ConnectionState {
     /// The address of the client.
     pub(super) peer: IpAddr,
     pub(super) came: Instant,
     state: Mutex<State>,
-    seated: Notify,
-    /// Tells the connection to leave.
-    pub(super) dismissed: Notify,
+    placed: Notify,
+    /// Tells the connection to close.
+    pub(super) closing: Notify,
     /// Set once the connection was given up because the client fell silent.
     pub(super) timed_out: TimedOut,
 }
 
 struct State {
-    /// Set while it has a place in the house. Without one it gets answers to health checks only.
+    /// Set while it has a place. Without one it gets answers to health checks only.
     has_place: bool,
     /// The end of the last request; `None` during one.
     idle_since: Option<Instant>,
@@ -33,15 +33,15 @@ struct State {
 }
 
 /// A request under way, until dropped.
-pub(super) struct UnderWay(Arc<Guest>);
+pub(super) struct UnderWay(Arc<ConnectionState>);
 
-impl Guest {
+impl ConnectionState {
     /// A new connection, without a place.
     pub(super) fn new(peer: IpAddr) -> Arc<Self> {
         let came = Instant::now();
         let state = Mutex::new(State { has_place: false, idle_since: Some(came), head: None });
-        let (seated, dismissed, timed_out) = Default::default();
-        Arc::new(Self { peer: peer.to_canonical(), came, state, seated, dismissed, timed_out })
+        let (placed, closing, timed_out) = Default::default();
+        Arc::new(Self { peer: peer.to_canonical(), came, state, placed, closing, timed_out })
     }
 
     /// The network of the client's machine: with IPv6 the 64-bit prefix.
@@ -57,15 +57,15 @@ impl Guest {
     }
 
     /// Gives the connection a place.
-    pub(super) fn seat(&self) {
+    pub(super) fn give_place(&self) {
         self.with(|state| state.has_place = true);
-        self.seated.notify_one();
+        self.placed.notify_one();
     }
 
     /// Waits until the connection has a place.
-    pub(super) async fn is_seated(&self) {
+    pub(super) async fn until_placed(&self) {
         while !self.has_place() {
-            self.seated.notified().await;
+            self.placed.notified().await;
         }
     }
 
@@ -74,20 +74,20 @@ impl Guest {
         self.with(|state| state.idle_since.is_none())
     }
 
-    /// Has the connection leave. A request that begins now gets no answer.
-    pub(super) fn dismiss(&self) {
+    /// Closes the connection. A request that begins now gets no answer.
+    pub(super) fn close(&self) {
         self.with(|state| state.has_place = false);
-        self.dismissed.notify_one();
+        self.closing.notify_one();
     }
 
     /// The same, unless a request is under way.
-    pub(super) fn dismiss_if_idle(&self) {
+    pub(super) fn close_if_idle(&self) {
         let is_idle = self.with(|state| {
             state.has_place &= state.idle_since.is_none();
             state.idle_since.is_some()
         });
         if is_idle {
-            self.dismissed.notify_one();
+            self.closing.notify_one();
         }
     }
 
