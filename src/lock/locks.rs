@@ -23,8 +23,8 @@ use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
-    Answer, Ask, Ended, Guarantees, If, Keep, Listing, NodeReport, Page, Renewed, Store, Target,
-    Win,
+    Answer, Ask, Condition, Ended, Guarantees, Keep, Listing, NodeReport, Page, Renewed, Store,
+    Target, Win,
 };
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
@@ -342,7 +342,7 @@ impl Locks {
 
     /// Speaks the last word of a hold; retries until its lease would have expired anyway.
     pub(crate) fn let_go(&self, of: Target, word: LastWord, over_at: Instant) -> JoinHandle<()> {
-        let (locks, of) = (self.clone(), of.only(If::LetGo));
+        let (locks, of) = (self.clone(), of.only(Condition::LetGo));
         self.tasks.spawn(async move {
             let mut attempts = ATTEMPTS;
             while locks.last_word(&of, word).await.is_err() && Instant::now() < over_at {

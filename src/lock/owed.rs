@@ -15,7 +15,7 @@ use crate::lock::backoff::Backoff;
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Claim, Origin, Receipt};
 use crate::lock::leases::Leases;
-use crate::lock::store::{Answer, Ended, If, Store, Target, Win};
+use crate::lock::store::{Answer, Condition, Ended, Store, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::turns::Turn;
 
@@ -74,7 +74,7 @@ impl Owed {
         if claim.origin == Origin::Client {
             return;
         }
-        let all = Target::of(&claim.key, &claim.token, None).only(If::Ever);
+        let all = Target::of(&claim.key, &claim.token, None).only(Condition::Ever);
         self.owe(all, claim.ttl.as_duration() + LONGEST_CALL, None);
     }
 
@@ -123,7 +123,7 @@ impl Guard {
     fn of(owed: &Arc<Owed>, (claim, turn): (&Claim, Option<Turn>), win: &Win) -> Self {
         let Win { lease, replaces: replaced, place, by, .. } = win;
         let (origin, place, replaced, by) = (claim.origin, *place, *replaced, *by);
-        let only = If::Unheard(Receipt { origin, place, replaced, by });
+        let only = Condition::Unheard(Receipt { origin, place, replaced, by });
         let grant = Target::of(&claim.key, &claim.token, Some(lease.fencing_token)).only(only);
         Self { owed: owed.clone(), grant: Some(grant), ttl: lease.ttl, turn }
     }

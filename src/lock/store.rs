@@ -27,7 +27,7 @@ pub trait Store: Send + Sync + 'static {
     async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError>;
 
     /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would;
-    /// [`If::LetGo`] says more. Never revives one. A lease that was over before the answer is told
+    /// [`Condition::LetGo`] says more. Never revives one. A lease that was over before the answer is told
     /// with no time left.
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError>;
 
@@ -111,12 +111,12 @@ pub struct Target {
     /// Only the lease of this number, if given.
     pub number: Option<FencingToken>,
     /// The condition on which the call acts.
-    pub only: If,
+    pub only: Condition,
 }
 
 /// The condition on which a call acts on a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum If {
+pub enum Condition {
     /// None: a client asks. It refreshes no lease that is kept.
     Any,
     /// It is kept: its keeper asks.
@@ -134,25 +134,25 @@ pub enum If {
 impl Target {
     /// The lease of a token, only the one of this number, if given.
     pub fn of(key: &LockKey, token: &LeaseToken, number: Option<FencingToken>) -> Self {
-        Self { key: key.clone(), token: token.clone(), number, only: If::Any }
+        Self { key: key.clone(), token: token.clone(), number, only: Condition::Any }
     }
 
     /// A lease for its keeper.
     pub fn kept(token: &LeaseToken, lease: &Lease) -> Self {
-        Self::of(&lease.key, token, Some(lease.fencing_token)).only(If::Kept)
+        Self::of(&lease.key, token, Some(lease.fencing_token)).only(Condition::Kept)
     }
 
     /// The same lease, on another condition.
-    pub fn only(&self, only: If) -> Self {
+    pub fn only(&self, only: Condition) -> Self {
         Self { only, ..self.clone() }
     }
 
     /// The verb of a call, which is `asked` for a client.
     pub(crate) const fn verb(&self, asked: Verb) -> Verb {
         match self.only {
-            If::Any | If::Ever => asked,
-            If::Kept => Verb::Keep,
-            If::LetGo | If::Unheard(_) => Verb::LetGo,
+            Condition::Any | Condition::Ever => asked,
+            Condition::Kept => Verb::Keep,
+            Condition::LetGo | Condition::Unheard(_) => Verb::LetGo,
         }
     }
 }

@@ -16,7 +16,9 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, LockStatus, Origin, Receipt, State};
 use crate::lock::line::Line;
 use crate::lock::prefixes::Prefixes;
-use crate::lock::store::{Answer, Ask, Ended, If, Keep, Page, Renewed, Target, Waiting, Win};
+use crate::lock::store::{
+    Answer, Ask, Condition, Ended, Keep, Page, Renewed, Target, Waiting, Win,
+};
 use crate::lock::table::holders::Holders;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -177,12 +179,12 @@ impl Table {
         let is_kept = entry.state == State::Kept;
         let asked = ttl.unwrap_or(entry.ttl);
         Renewed::Lease(match of.only {
-            If::Kept if is_kept => self.extend(&of.key, entry, asked, now),
-            If::LetGo if is_kept => {
+            Condition::Kept if is_kept => self.extend(&of.key, entry, asked, now),
+            Condition::LetGo if is_kept => {
                 let entry = Entry { state: State::Heard, ..entry };
                 self.let_go(&of.key, entry, ttl, now)
             }
-            If::Kept | If::LetGo => return Renewed::Lost(None),
+            Condition::Kept | Condition::LetGo => return Renewed::Lost(None),
             _ if is_kept => return Renewed::Kept(entry.fencing_token),
             _ => self.extend(&of.key, Entry { state: State::Heard, ..entry }, asked, now),
         })
@@ -193,7 +195,7 @@ impl Table {
     pub fn end(&mut self, of: &Target, now: Timestamp) -> Ended {
         self.expire_and_hand_on(&of.key, now);
         let Some(entry) = self.lease(of).cloned() else { return self.give_up_place(of, now) };
-        if let If::Unheard(receipt) = of.only {
+        if let Condition::Unheard(receipt) = of.only {
             match receipt.replaced {
                 _ if entry.state == State::Heard => return Ended::Nothing(None),
                 Some(before) if Timestamp::from_micros(before.ends_at) > now => {
@@ -366,7 +368,7 @@ mod tests {
     use crate::lock::lease::{Origin, Receipt};
     use crate::lock::prefixes::Prefixes;
     use crate::lock::sample::{claim, key, token};
-    use crate::lock::store::{Answer, Ask, If, Keep, Page, Target, Win};
+    use crate::lock::store::{Answer, Ask, Condition, Keep, Page, Target, Win};
     use crate::lock::time::{Timestamp, Ttl};
     use crate::lock::token::FencingToken;
 
@@ -493,7 +495,7 @@ mod tests {
         let Answer::Won(win) = turn else { panic!("{turn:?}") };
         let Win { lease, place, by, .. } = win;
         let receipt = Receipt { origin: Origin::Client, place, replaced: None, by };
-        let grant = of("a", "one", Some(lease.fencing_token)).only(If::Unheard(receipt));
+        let grant = of("a", "one", Some(lease.fencing_token)).only(Condition::Unheard(receipt));
         table.end(&grant, at(4));
         let turn = table.ask(&claim("a", "two", 1_000), Ask::InLine(None), at(5), 1).unwrap();
         assert!(matches!(turn, Answer::Won(_)), "it is passed over: {turn:?}");

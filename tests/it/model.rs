@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::lock::lease::{Claim, Receipt};
 use lockkeeper::lock::slots::Slots;
-use lockkeeper::lock::store::{Answer, Ask, If, Keep, Page, Target, Win};
+use lockkeeper::lock::store::{Answer, Ask, Condition, Keep, Page, Target, Win};
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::{Timestamp, Ttl};
 use proptest::collection::vec;
@@ -210,8 +210,8 @@ impl Both<'_> {
 
     async fn act(&mut self, act: Act, (claim, grants): (Claim, [Target; 2])) -> (Said, Said) {
         let (store, now, key, token) = (&self.stage.store, self.now, &claim.key, &claim.token);
-        let [one, other] = grants.clone().map(|grant| grant.only(If::Any));
-        let [kept, other_kept] = grants.clone().map(|grant| grant.only(If::Kept));
+        let [one, other] = grants.clone().map(|grant| grant.only(Condition::Any));
+        let [kept, other_kept] = grants.clone().map(|grant| grant.only(Condition::Kept));
         match act {
             Act::Refresh => {
                 let said = store.renew(&one, None).await.unwrap();
@@ -227,7 +227,7 @@ impl Both<'_> {
                 (renewed(said), renewed(self.table.renew(&other_kept, ttl, now)))
             }
             Act::LetGo(linger) => {
-                let [last, other_last] = [kept, other_kept].map(|kept| kept.only(If::LetGo));
+                let [last, other_last] = [kept, other_kept].map(|kept| kept.only(Condition::LetGo));
                 let linger = linger.map(Ttl::from_millis);
                 let said = store.renew(&last, linger).await.unwrap();
                 (renewed(said), renewed(self.table.renew(&other_last, linger, now)))
@@ -296,7 +296,7 @@ impl Both<'_> {
             let (origin, place, replaced, by) = (claim.origin, *place, *replaces, *by);
             let receipt = Receipt { origin, place, replaced, by };
             let named = Some(lease.fencing_token);
-            Target::of(&lease.key, &claim.token, named).only(If::Unheard(receipt))
+            Target::of(&lease.key, &claim.token, named).only(Condition::Unheard(receipt))
         });
         self.leases.push((claim.clone(), grants));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::lock::lease::Claim;
-use crate::lock::store::{Answer, Ask, Ended, If, Renewed, Store, Target};
+use crate::lock::store::{Answer, Ask, Condition, Ended, Renewed, Store, Target};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
@@ -109,7 +109,7 @@ fn a_lease_that_was_let_go_is_its_clients_although_nodes_missed_that() {
         let refused = other.renew(&lease, None).await;
         assert_eq!(refused.ok(), number.map(Renewed::Kept));
         world.state().nodes[0].cut = vec![0];
-        let let_go = one.renew(&lease.only(If::LetGo), Some(Ttl::from_millis(300))).await;
+        let let_go = one.renew(&lease.only(Condition::LetGo), Some(Ttl::from_millis(300))).await;
         assert!(matches!(let_go, Ok(Renewed::Lease(_))), "{let_go:?}");
         world.state().nodes[0].cut.clear();
         world.state().nodes[1].cut = vec![1];
@@ -117,7 +117,7 @@ fn a_lease_that_was_let_go_is_its_clients_although_nodes_missed_that() {
         world.state().nodes[1].cut.clear();
         sleep(Duration::from_millis(1_000)).await;
         assert!(matches!(other.renew(&lease, None).await, Ok(Renewed::Lease(_))));
-        (refreshed, one.renew(&lease.only(If::Kept), None).await)
+        (refreshed, one.renew(&lease.only(Condition::Kept), None).await)
     });
     let ttl = refreshed.ok().and_then(Renewed::lease).map(|lease| lease.ttl.as_millis());
     assert!(ttl > Some(3_500), "{ttl:?}");

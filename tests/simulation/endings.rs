@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::lock::store::{Ended, If, Renewed, Store};
+use crate::lock::store::{Condition, Ended, Renewed, Store};
 use crate::store::redlock::simulation::history::Wrong;
 use crate::store::redlock::simulation::plan::LONGEST_TTL_MS;
 use crate::store::redlock::simulation::wish::{Outcome, Wish, name};
@@ -85,7 +85,7 @@ impl Worker {
     }
 
     pub(super) async fn undo(&mut self, instance: usize, wish: &Wish) {
-        let all = wish.everything().only(If::Ever);
+        let all = wish.everything().only(Condition::Ever);
         for _ in 0..REPEATS {
             let undone = self.ask(instance, async |store| store.end(&all).await).await;
             if let Some(Ok(_)) = undone {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::lock::lease::{Claim, Origin};
-use crate::lock::store::{Answer, Ask, If, Renewed, Store, Target};
+use crate::lock::store::{Answer, Ask, Condition, Renewed, Store, Target};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redlock::simulation::history::Wrong;
@@ -39,7 +39,7 @@ impl Late {
         }
         self.world.state().counts.ghosts += 1;
         let Claim { key, token, origin, kept, .. } = &self.claim;
-        let only = if *kept && self.hangs_up { If::LetGo } else { unheard(*origin, win.by) };
+        let only = if *kept && self.hangs_up { Condition::LetGo } else { unheard(*origin, win.by) };
         let grant = Target::of(key, token, Some(win.lease.fencing_token)).only(only);
         for _ in 0..5 * REPEATS {
             if store.end(&grant).await.is_ok() {
@@ -143,7 +143,7 @@ impl Worker {
                 Some(Err(_)) | None => (),
             }
         }
-        let word = kept.only(If::LetGo);
+        let word = kept.only(Condition::LetGo);
         match self.rng.u32(..5) {
             0 => self.goes_on_by_name(wish, lease.fencing_token).await,
             1 => {

@@ -2,7 +2,7 @@
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin, Receipt};
-use crate::lock::store::{If, Target};
+use crate::lock::store::{Condition, Target};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -83,8 +83,8 @@ impl Wish {
 }
 
 /// The condition on which a grant is taken back.
-pub(super) fn unheard(origin: Origin, by: u64) -> If {
-    If::Unheard(Receipt { origin, place: None, replaced: None, by })
+pub(super) fn unheard(origin: Origin, by: u64) -> Condition {
+    Condition::Unheard(Receipt { origin, place: None, replaced: None, by })
 }
 
 pub(super) fn name(key: usize) -> LockKey {

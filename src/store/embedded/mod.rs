@@ -28,7 +28,8 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, LockStatus};
 use crate::lock::slots::Slots;
 use crate::lock::store::{
-    About, Answer, Ask, Ended, Guarantees, If, Keep, Listing, Page, Renewed, Store, Target, Win,
+    About, Answer, Ask, Condition, Ended, Guarantees, Keep, Listing, Page, Renewed, Store, Target,
+    Win,
 };
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl, wall_clock_micros};
@@ -213,8 +214,8 @@ impl Store for EmbeddedStore {
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         // An undo runs after all earlier calls with the token: they have run, or were withdrawn.
         let order = match of.only {
-            If::Unheard(_) | If::Ever => Order::First,
-            If::Any | If::Kept | If::LetGo => Order::InTurn,
+            Condition::Unheard(_) | Condition::Ever => Order::First,
+            Condition::Any | Condition::Kept | Condition::LetGo => Order::InTurn,
         };
         let (verb, of) = (of.verb(Verb::Release), of.clone());
         let end = move |table: &mut Table, now| table.end(&of, now);

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Claim, Lease, Origin, Receipt, Replaced};
-use crate::lock::store::{Ended, If, Target, Win};
+use crate::lock::store::{Condition, Ended, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::FencingToken;
 use crate::store::redis::RedisStore;
@@ -99,7 +99,7 @@ impl RedisStore {
         node: Option<&Node>,
     ) -> bool {
         let (origin, place, replaced, by) = (Origin::Service, None, None, 0);
-        let only = If::Unheard(Receipt { origin, place, replaced, by });
+        let only = Condition::Unheard(Receipt { origin, place, replaced, by });
         let grant = Target::of(&claim.key, &claim.token, granted).only(only);
         let ended = self.run_release(&grant, node).await;
         ended.is_ok_and(|reply| reply.word() == "lease")

@@ -2,7 +2,7 @@
 
 use crate::lock::error::{StoreError, Verb};
 use crate::lock::lease::{Origin, Receipt};
-use crate::lock::store::{If, Renewed, Target};
+use crate::lock::store::{Condition, Renewed, Target};
 use crate::lock::time::{Ttl, Uptime};
 use crate::store::redis::RedisStore;
 use crate::store::redis::arguments::{RefreshArguments, ReleaseArguments};
@@ -28,9 +28,9 @@ impl RedisStore {
             max_hold: self.max_hold(&of.key).to_string().into(),
             named: or_empty(of.number).into(),
             asks: match of.only {
-                If::Kept => "keeper",
-                If::LetGo => "last",
-                If::Any | If::Unheard(_) | If::Ever => "",
+                Condition::Kept => "keeper",
+                Condition::LetGo => "last",
+                Condition::Any | Condition::Unheard(_) | Condition::Ever => "",
             }
             .into(),
             default_ttl: self.default_ttl.as_millis().to_string().into(),
@@ -59,7 +59,7 @@ impl RedisStore {
         node: Option<&Node>,
     ) -> Result<Reply, StoreError> {
         let unheard = match of.only {
-            If::Unheard(receipt) => Some(receipt),
+            Condition::Unheard(receipt) => Some(receipt),
             _ => None,
         };
         let place = |receipt: Receipt| receipt.place.filter(|_| receipt.origin == Origin::Client);

@@ -45,7 +45,7 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, LockStatus};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
-    About, Answer, Ask, Ended, If, Keep, Listing, Page, Renewed, Store, Target,
+    About, Answer, Ask, Condition, Ended, Keep, Listing, Page, Renewed, Store, Target,
 };
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -196,8 +196,8 @@ impl Store for RedisStore {
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         match of.only {
-            If::Unheard(receipt) => self.end_unheard(of, receipt).await,
-            If::Ever => self.undo_all(of).await,
+            Condition::Unheard(receipt) => self.end_unheard(of, receipt).await,
+            Condition::Ever => self.undo_all(of).await,
             _ => self.run_release(of, None).await.map(|mut reply| ended(&mut reply)),
         }
     }

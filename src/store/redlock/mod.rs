@@ -33,7 +33,7 @@ use crate::lock::lease::{Claim, Holder, LockStatus, Origin};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Slots;
 use crate::lock::store::{
-    About, Answer, Ask, Ended, Guarantees, If, Keep, Listing, Page, Renewed, Store, Target,
+    About, Answer, Ask, Condition, Ended, Guarantees, Keep, Listing, Page, Renewed, Store, Target,
 };
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -288,12 +288,12 @@ impl Store for RedlockStore {
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         match of.only {
-            If::Unheard(receipt) if receipt.origin == Origin::Client => {
+            Condition::Unheard(receipt) if receipt.origin == Origin::Client => {
                 self.take_back(of, &receipt).await
             }
-            If::Unheard(_) | If::Ever => self.undo_all(&of.key, &of.token).await,
-            If::Kept | If::LetGo => self.release_all(of).await,
-            If::Any => self.release(of).await,
+            Condition::Unheard(_) | Condition::Ever => self.undo_all(&of.key, &of.token).await,
+            Condition::Kept | Condition::LetGo => self.release_all(of).await,
+            Condition::Any => self.release(of).await,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Claim, Holder, Lease, Owner, State};
 use crate::lock::slots::Share;
-use crate::lock::store::{If, Renewed, Target};
+use crate::lock::store::{Condition, Renewed, Target};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::node::failure;
@@ -105,8 +105,8 @@ impl RedlockStore {
             verb: of.verb(Verb::Refresh),
             of,
             does: match of.only {
-                If::Kept => Does::Keeps,
-                If::LetGo => Does::LetsGo,
+                Condition::Kept => Does::Keeps,
+                Condition::LetGo => Does::LetsGo,
                 _ => Does::Extends,
             },
             ttl: ttl.map(|ttl| ttl.min(self.rules.longest_lease)),

@@ -16,7 +16,7 @@ mod tests {
     use std::time::Duration;
 
     use lockkeeper::lock::lease::{Claim, Lease};
-    use lockkeeper::lock::store::{Ended, If, Renewed, Target};
+    use lockkeeper::lock::store::{Condition, Ended, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::line::{line_up, waits};
@@ -40,7 +40,7 @@ mod tests {
     }
 
     fn last_word(lease: &Lease) -> Target {
-        held(lease).only(If::LetGo)
+        held(lease).only(Condition::LetGo)
     }
 
     fn held(lease: &Lease) -> Target {

@@ -17,7 +17,7 @@ mod tests {
     use lockkeeper::lock::lease::{Claim, Lease};
     use lockkeeper::lock::leases::Why;
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Answer, Ask, If, Renewed, Target};
+    use lockkeeper::lock::store::{Answer, Ask, Condition, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::aside::pass;
@@ -117,7 +117,7 @@ mod tests {
         let claim = Claim { kept: true, ..capped("one") };
         let lease = stage.granted(&claim).await;
         let linger = Some(Ttl::from_millis(LONG_MS));
-        let of = Target::kept(&claim.token, &lease).only(If::LetGo);
+        let of = Target::kept(&claim.token, &lease).only(Condition::LetGo);
         stage.store.renew(&of, linger).await.unwrap();
         let holder = stage.store.look(&claim.key, None, 0).await.unwrap().holder;
         let left = holder.map(|holder| holder.left.unwrap());

@@ -32,7 +32,7 @@ mod tests {
     use lockkeeper::lock::lease::{Acquired, Claim, LockStatus, Origin, Receipt};
     use lockkeeper::lock::leases::Why;
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Answer, Ask, Ended, If, Renewed, Target, Win};
+    use lockkeeper::lock::store::{Answer, Ask, Condition, Ended, Renewed, Target, Win};
     use lockkeeper::lock::time::Ttl;
     use lockkeeper::lock::token::FencingToken;
     use tokio::task::JoinSet;
@@ -120,7 +120,7 @@ mod tests {
         for late in [stream(), claim("a", "one", LONG)] {
             assert_eq!(mine(&stage, &late).await, kept);
         }
-        let of = Target::of(&key("a"), &token("one"), Some(kept)).only(If::Kept);
+        let of = Target::of(&key("a"), &token("one"), Some(kept)).only(Condition::Kept);
         let goes_on = stage.store.renew(&of, None).await.unwrap();
         assert!(matches!(goes_on, Renewed::Lease(_)), "{goes_on:?}");
     }
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(win.replaces.map(|before| before.number), Some(first));
         assert!(left(&stage).await.unwrap() <= SHORT.as_duration(), "it may be shorter");
         let of = |number| Target::of(&key("a"), &token("one"), Some(number));
-        let kept = stage.store.renew(&of(first).only(If::Kept), None).await.unwrap();
+        let kept = stage.store.renew(&of(first).only(Condition::Kept), None).await.unwrap();
         assert_eq!(kept, Renewed::Lost(Some(second)), "its stream is told");
         let refreshed = stage.store.renew(&of(second), None).await.unwrap();
         assert!(matches!(refreshed, Renewed::Lease(_)), "it is a plain one: {refreshed:?}");
@@ -172,7 +172,8 @@ mod tests {
     fn unheard(Win { lease, replaces: replaced, by, .. }: &Win) -> Target {
         let (origin, place, replaced, by) = (Origin::Client, None, *replaced, *by);
         let receipt = Receipt { origin, place, replaced, by };
-        Target::of(&lease.key, &token("one"), Some(lease.fencing_token)).only(If::Unheard(receipt))
+        Target::of(&lease.key, &token("one"), Some(lease.fencing_token))
+            .only(Condition::Unheard(receipt))
     }
 
     pub(super) async fn rule_8_a_grant_in_line_that_reaches_nobody_is_taken_back(stage: Stage) {

@@ -27,7 +27,7 @@ mod tests {
     use lockkeeper::lock::hold::{HoldEvent, HoldStart};
     use lockkeeper::lock::lease::{Acquired, Claim, Grant, Origin, Receipt};
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Answer, Ask, Ended, If, Keep, Target, Win};
+    use lockkeeper::lock::store::{Answer, Ask, Condition, Ended, Keep, Target, Win};
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
     use crate::conformance::waiting::{AT_ONCE, Request};
@@ -85,7 +85,7 @@ mod tests {
         let origin = Origin::Client;
         let receipt = Receipt { origin, place, replaced: None, by };
         let grant = Target::of(&key("a"), &token("one"), Some(unheard.fencing_token));
-        let taken_back = store.end(&grant.only(If::Unheard(receipt))).await.unwrap();
+        let taken_back = store.end(&grant.only(Condition::Unheard(receipt))).await.unwrap();
         assert!(place.is_some() && matches!(taken_back, Ended::Lease(_)), "{place:?}");
         lease(&stage, "one", READER).await;
         release(&stage, "one").await;

@@ -8,7 +8,7 @@ use lockkeeper::lock::error::{Effect, StoreError, Verb};
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Holder, LockStatus};
 use lockkeeper::lock::store::{
-    About, Answer, Ask, Ended, If, Keep, Listing, Page, Renewed, Store, Target,
+    About, Answer, Ask, Condition, Ended, Keep, Listing, Page, Renewed, Store, Target,
 };
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
@@ -128,8 +128,8 @@ impl Store for Toy {
 
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
         let verb = match of.only {
-            If::Any => Verb::Refresh,
-            If::Kept => Verb::Keep,
+            Condition::Any => Verb::Refresh,
+            Condition::Kept => Verb::Keep,
             _ => Verb::LetGo,
         };
         self.go(verb, self.store.renew(of, ttl)).await
@@ -137,7 +137,7 @@ impl Store for Toy {
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         let verb = match of.only {
-            If::LetGo => Verb::LetGo,
+            Condition::LetGo => Verb::LetGo,
             _ => Verb::Release,
         };
         self.go(verb, self.store.end(of)).await

@@ -35,7 +35,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lockkeeper::lock::lease::Holder;
-    use lockkeeper::lock::store::{Answer, Ask, Ended, If, Target, Win};
+    use lockkeeper::lock::store::{Answer, Ask, Condition, Ended, Target, Win};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::{Stage, claim, key, next_number, token};
@@ -241,10 +241,18 @@ mod tests {
 
     pub(super) async fn an_undo_frees_the_key_and_touches_nobody_else(stage: Stage) {
         stage.granted(&claim("a", "one", 60_000)).await;
-        stage.store.end(&Target::of(&key("a"), &token("two"), None).only(If::Ever)).await.unwrap();
+        stage
+            .store
+            .end(&Target::of(&key("a"), &token("two"), None).only(Condition::Ever))
+            .await
+            .unwrap();
         let status = stage.store.look(&key("a"), Some(&token("one")), 0).await.unwrap();
         assert_eq!(status.mine, Some(true));
-        stage.store.end(&Target::of(&key("a"), &token("one"), None).only(If::Ever)).await.unwrap();
+        stage
+            .store
+            .end(&Target::of(&key("a"), &token("one"), None).only(Condition::Ever))
+            .await
+            .unwrap();
         assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
     }
 }
