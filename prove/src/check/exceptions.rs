@@ -3,7 +3,7 @@
 use super::*;
 use crate::check::little::{
     MS, ask, breaks, code, flush, gone, grant, lines, lines_of, look, no, refresh, release, rules,
-    waited,
+    stopped, waited,
 };
 use crate::history::NO_TOKEN;
 
