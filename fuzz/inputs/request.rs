@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
-use lockkeeper::api::{Api, ApiLimits, App, Lists, Pulse, Quota, Quotas};
+use lockkeeper::api::{Activity, Api, ApiLimits, App, Lists, Quota, Quotas};
 use lockkeeper::auth::Keyring;
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::metrics::Metrics;
@@ -127,7 +127,7 @@ fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
         metrics,
         hold_streams: Arc::new(Semaphore::new(100)),
         lists: Lists::new(100),
-        pulse: Pulse::new("fuzz".to_owned()),
+        activity: Activity::new("fuzz".to_owned()),
         quotas: Arc::new(Quotas::new(Quota::default())),
         limits: ApiLimits {
             body_bytes: config.limits.body_bytes,

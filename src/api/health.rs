@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::api::error::ApiError;
 use crate::api::extract::{Reader, accepted};
-use crate::api::{App, Door};
+use crate::api::{App, Routes};
 use crate::lock::leases::Living;
 use crate::metrics::MetricsForm;
 use crate::wire::{AboutBody, Code};
@@ -19,10 +19,10 @@ use crate::wire::{AboutBody, Code};
 /// `GET /`: the name, the version and the guarantees; a browser is led to the dashboard.
 pub(super) async fn about(
     State(app): State<Arc<App>>,
-    Extension(door): Extension<Door>,
+    Extension(routes): Extension<Routes>,
     headers: HeaderMap,
 ) -> Response {
-    let for_operators = door.leads_to("/ui");
+    let for_operators = routes.have("/ui");
     if for_operators && accepted(&headers).contains("text/html") {
         // Relative: the service may be below another path.
         return (StatusCode::FOUND, [(LOCATION, "ui"), (VARY, "Accept")]).into_response();

@@ -2,7 +2,6 @@
 
 mod admin;
 mod docs;
-mod door;
 mod edge;
 mod error;
 mod extract;
@@ -16,6 +15,7 @@ mod pages;
 mod quotas;
 mod record;
 mod refusals;
+mod routes;
 mod terraform;
 mod trace;
 mod ui;
@@ -43,10 +43,10 @@ use crate::lock::time::TtlBounds;
 use crate::lock::token::TokenMaker;
 use crate::metrics::Metrics;
 
-pub use crate::api::door::Door;
 pub use crate::api::lists::Lists;
 pub use crate::api::quotas::{Quota, Quotas};
-pub use crate::api::ui::Pulse;
+pub use crate::api::routes::Routes;
+pub use crate::api::ui::Activity;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -76,7 +76,7 @@ pub struct App {
     /// The use of each API key.
     pub quotas: Arc<Quotas>,
     /// The state of this instance, for the dashboard.
-    pub pulse: Pulse,
+    pub activity: Activity,
 }
 
 /// The time that the request waited in line; an extension of its answer.
@@ -99,7 +99,7 @@ pub struct ApiLimits {
 pub struct Api {
     app: Arc<App>,
     routes: CatchPanic<Router, edge::Panicked>,
-    door: Door,
+    served: Routes,
     refusals: Arc<Refusals>,
 }
 
@@ -107,12 +107,12 @@ impl Api {
     /// Makes the edge of `app`, with all routes.
     pub fn new(app: Arc<App>) -> Self {
         let routes = CatchPanic::custom(routes(app.clone()), edge::Panicked);
-        Self { app, routes, door: Door::All, refusals: Arc::default() }
+        Self { app, routes, served: Routes::All, refusals: Arc::default() }
     }
 
     /// The same with the routes of this listener.
-    pub fn behind(self, door: Door) -> Self {
-        Self { door, ..self }
+    pub fn serving(self, served: Routes) -> Self {
+        Self { served, ..self }
     }
 
     /// Answers a request from `peer`: adds its id, counts it, and renders errors as problems.
@@ -126,8 +126,8 @@ impl Api {
         // A copy: the URI itself would keep the memory of the whole head during a wait.
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         request.extensions_mut().insert(id.clone());
-        request.extensions_mut().insert(self.door);
-        let answer = match self.door.leads_to(request.uri().path()) {
+        request.extensions_mut().insert(self.served);
+        let answer = match self.served.have(request.uri().path()) {
             true => {
                 let Ok(answer) = self.routes.clone().oneshot(request).await;
                 answer.map(Body::new)

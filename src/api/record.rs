@@ -56,7 +56,7 @@ impl<'a> Record<'a> {
 
     /// Counts and logs the failure of the verb, and returns its answer.
     pub(super) fn failed(&self, error: LockError) -> ApiError {
-        self.app.pulse.failed(&error);
+        self.app.activity.failed(&error);
         self.end(match error {
             LockError::WaitCancelled(_) => "cancelled",
             LockError::Superseded(_) => "superseded",
@@ -68,7 +68,7 @@ impl<'a> Record<'a> {
     /// Counts the outcome, without a log line.
     pub(super) fn quietly(&self, outcome: &'static str) {
         self.app.metrics.outcome(self.verb, outcome);
-        self.app.pulse.beat(self.verb, outcome, self.call.id.began.elapsed());
+        self.app.activity.count(self.verb, outcome, self.call.id.began.elapsed());
     }
 
     /// Counts the outcome and logs it.

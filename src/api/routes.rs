@@ -4,18 +4,18 @@
 /// The paths of operators, each with all below it.
 const OPERATORS: [&str; 3] = ["/admin", "/metrics", "/ui"];
 
-/// The listener of a request.
+/// The routes that the listener of a request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// It has all routes.
+pub enum Routes {
+    /// All of them.
     All,
-    /// It has none of the operators' routes.
+    /// None of the operators'.
     Clients,
 }
 
-impl Door {
-    /// Returns whether the listener has routes for this path.
-    pub(super) fn leads_to(self, path: &str) -> bool {
+impl Routes {
+    /// Returns whether there are routes for this path.
+    pub(super) fn have(self, path: &str) -> bool {
         let below = |root: &str| {
             path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
 use crate::api::options::{find, members};
-use crate::api::{App, Door, admin, locks};
+use crate::api::{App, Routes, admin, locks};
 use crate::auth::Permission;
 use crate::lock::lease::{Acquired, Claim, Origin};
 use crate::lock::time::Ttl;
@@ -87,10 +87,10 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
 /// any holder; both are for administrators. Some proxies drop the body of a DELETE.
 async fn release(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiError> {
     call.allow(&[Permission::Acquire, Permission::Admin])?;
-    let door = request.extensions().get::<Door>().copied().unwrap_or(Door::Clients);
+    let routes = request.extensions().get::<Routes>().copied().unwrap_or(Routes::Clients);
     let force = async |named| {
         call.allow(&[Permission::Admin])?;
-        if !door.leads_to("/admin") {
+        if !routes.have("/admin") {
             let detail = "`force-unlock` is served on `admin_listen` only";
             return Err(ApiError::new(Code::Forbidden, detail));
         }

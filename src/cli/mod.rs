@@ -156,9 +156,9 @@ fn command() -> clap::Command {
 
 /// Parses the arguments, or reports what is wrong with them and returns the exit code.
 fn parsed() -> Result<Cli, ExitCode> {
-    let command = command().mut_subcommand("exec", exec::habits::added_to);
+    let command = command().mut_subcommand("exec", exec::compatibility::added_to);
     let matches = command.try_get_matches().map_err(|error| misused(&error))?;
-    if let Some(told) = matches.subcommand_matches("exec").and_then(exec::habits::refused) {
+    if let Some(told) = matches.subcommand_matches("exec").and_then(exec::compatibility::refused) {
         voice::last_words(&told);
         return Err(exit::INTERNAL.into());
     }

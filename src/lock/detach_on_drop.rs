@@ -11,19 +11,19 @@ use tokio_util::task::TaskTracker;
 ///
 /// hyper drops a handler with its client. A store call dropped half-way could neither be told from
 /// one that never happened nor be undone. A caller that stays costs no task.
-pub(crate) struct HeardOut<T: Send + 'static> {
+pub(crate) struct DetachOnDrop<T: Send + 'static> {
     call: Option<BoxFuture<'static, T>>,
     tasks: TaskTracker,
 }
 
-impl<T: Send + 'static> HeardOut<T> {
+impl<T: Send + 'static> DetachOnDrop<T> {
     /// Runs `call` to its end, on `tasks` if its caller goes.
     pub(crate) fn new(tasks: &TaskTracker, call: impl Future<Output = T> + Send + 'static) -> Self {
         Self { call: Some(Box::pin(call)), tasks: tasks.clone() }
     }
 }
 
-impl<T: Send + 'static> Future for HeardOut<T> {
+impl<T: Send + 'static> Future for DetachOnDrop<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -37,7 +37,7 @@ impl<T: Send + 'static> Future for HeardOut<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for HeardOut<T> {
+impl<T: Send + 'static> Drop for DetachOnDrop<T> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
             self.tasks.spawn(async move { drop(call.await) });
@@ -49,12 +49,12 @@ impl<T: Send + 'static> Drop for HeardOut<T> {
 mod tests {
     use tokio_util::task::TaskTracker;
 
-    use super::HeardOut;
+    use super::DetachOnDrop;
 
     #[tokio::test]
     async fn a_call_that_panics_does_not_go_on() {
         let tasks = TaskTracker::new();
-        let caller = HeardOut::<()>::new(&tasks, async { panic!("on purpose") });
+        let caller = DetachOnDrop::<()>::new(&tasks, async { panic!("on purpose") });
         assert!(tokio::task::JoinSet::from_iter([caller]).join_next().await.unwrap().is_err());
         assert!(tasks.is_empty());
     }
@@ -62,7 +62,7 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_stays_needs_no_task() {
         let tasks = TaskTracker::new();
-        assert_eq!(HeardOut::new(&tasks, async { 7 }).await, 7);
+        assert_eq!(DetachOnDrop::new(&tasks, async { 7 }).await, 7);
         assert!(tasks.is_empty());
     }
 }

@@ -12,11 +12,11 @@ use crate::lock::error::{LockError, StoreError};
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
 use crate::lock::leases::{Registered, Why};
 use crate::lock::locks::{LastWord, Locks, may_wait};
-use crate::lock::owed::Delivery;
 use crate::lock::store::{Answer, Renewed, Target};
 use crate::lock::ticket::Ticket;
 use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::FencingToken;
+use crate::lock::undo_queue::Delivery;
 
 /// The heartbeat interval: below any proxy's idle timeout, and short enough that a proxy notices
 /// within two of them that its client is gone.

@@ -11,9 +11,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 use crate::lock::error::StoreError;
 use crate::lock::lease::Claim;
 use crate::lock::next::Question;
-use crate::lock::owed::Delivery;
 use crate::lock::store::{Answer, Ask, Keep, Waiting};
 use crate::lock::token::LeaseToken;
+use crate::lock::undo_queue::Delivery;
 use crate::lock::wakeup::EndElsewhere;
 
 /// The claims of one key in this instance.

@@ -14,13 +14,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::lock::detach_on_drop::DetachOnDrop;
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
-use crate::lock::heard_out::HeardOut;
 use crate::lock::key::LockKey;
 use crate::lock::key_line::WaitingRequest;
 use crate::lock::lease::{Acquired, Claim, Grant, Holder, LockStatus};
 use crate::lock::leases::{Leases, ObserveHeld, Why};
-use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
     Answer, Ask, Condition, Ended, Guarantees, Keep, Listing, NodeReport, Page, Renewed, Store,
@@ -30,6 +29,7 @@ use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::turns::Turns;
+use crate::lock::undo_queue::{ATTEMPTS, Answering, Delivery, UndoQueue};
 use crate::lock::waiting::{WaitLimits, Waiters};
 
 /// The lock service: the verbs over one store.
@@ -37,7 +37,7 @@ use crate::lock::waiting::{WaitLimits, Waiters};
 pub struct Locks {
     store: Arc<dyn Store>,
     tasks: TaskTracker,
-    owed: Arc<Owed>,
+    undos: Arc<UndoQueue>,
     turns: Arc<Turns>,
     waiters: Arc<Waiters>,
     leases: Arc<Leases>,
@@ -75,10 +75,10 @@ impl Locks {
     ) -> Self {
         let (tasks, turns) = (TaskTracker::new(), Arc::new(Turns::default()));
         let leases = Arc::new(Leases::new(store.about().shared, prefixes, observe));
-        let owed = Arc::new(Owed::new(store.clone(), leases.clone(), tasks.clone()));
-        let (asks, owes) = ((store.clone(), turns.clone()), owed.clone());
-        let waiters = Arc::new(Waiters::new(asks, owes, tasks.clone(), limits));
-        Self { store, tasks, owed, turns, waiters, leases }
+        let undos = Arc::new(UndoQueue::new(store.clone(), leases.clone(), tasks.clone()));
+        let (asks, undoing) = ((store.clone(), turns.clone()), undos.clone());
+        let waiters = Arc::new(Waiters::new(asks, undoing, tasks.clone(), limits));
+        Self { store, tasks, undos, turns, waiters, leases }
     }
 
     /// Acquires the key for the claim, waiting in line for at most `patience` if it is held.
@@ -139,14 +139,14 @@ impl Locks {
         if self.drains() && !self.has_lease_at_last(&claim).await? {
             return Err(LockError::Draining);
         }
-        let (store, owed) = (self.store.clone(), self.owed.clone());
+        let (store, undos) = (self.store.clone(), self.undos.clone());
         let turn = self.turns.take(&claim).await;
         let attempt = async move {
             let asked = Instant::now();
             let answer = store.ask(&claim, Ask::Once(None)).await;
-            owed.deliver((&claim, turn), [asked, Instant::now()], answer)
+            undos.deliver((&claim, turn), [asked, Instant::now()], answer)
         };
-        Ok(self.hear_out(attempt).await)
+        Ok(self.detach_on_drop(attempt).await)
     }
 
     /// The number of requests in line.
@@ -205,7 +205,7 @@ impl Locks {
             }
             Ok::<_, StoreError>(ended)
         };
-        Ok(self.hear_out(call).await?)
+        Ok(self.detach_on_drop(call).await?)
     }
 
     /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
@@ -230,7 +230,7 @@ impl Locks {
             }
             taken
         };
-        Ok(self.hear_out(call).await?)
+        Ok(self.detach_on_drop(call).await?)
     }
 
     /// The status of a key, whether `token` holds it, and the first `most` claims of its line.
@@ -295,7 +295,7 @@ impl Locks {
     /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
     /// service made is undone, because no client has received it.
     pub fn answering(&self, claim: &Claim) -> Answering {
-        Answering { owed: self.owed.clone(), claim: claim.clone() }
+        Answering { undos: self.undos.clone(), claim: claim.clone() }
     }
 
     /// Waits in line, until this moment if it is given.
@@ -318,9 +318,9 @@ impl Locks {
         &self,
         of: Target,
         ttl: Option<Ttl>,
-    ) -> HeardOut<Result<Renewed, StoreError>> {
+    ) -> DetachOnDrop<Result<Renewed, StoreError>> {
         let (store, leases) = (self.store.clone(), self.leases.clone());
-        self.hear_out(async move {
+        self.detach_on_drop(async move {
             let came_late = |renewed: &Result<Renewed, _>| {
                 matches!(renewed, Ok(Renewed::Lease(lease)) if lease.is_over() && !lease.capped)
             };
@@ -374,11 +374,11 @@ impl Locks {
         if win.fresh { Acquired::Granted(grant) } else { Acquired::Again(grant) }
     }
 
-    fn hear_out<T: Send + 'static>(
+    fn detach_on_drop<T: Send + 'static>(
         &self,
         call: impl Future<Output = T> + Send + 'static,
-    ) -> HeardOut<T> {
-        HeardOut::new(&self.tasks, call)
+    ) -> DetachOnDrop<T> {
+        DetachOnDrop::new(&self.tasks, call)
     }
 }
 

@@ -7,8 +7,8 @@
 //! [`locks::Locks`] offers them, with waiting, to callers that may vanish.
 
 pub(crate) mod backoff;
+pub(crate) mod detach_on_drop;
 pub mod error;
-pub(crate) mod heard_out;
 pub mod hold;
 pub mod key;
 mod key_line;
@@ -17,7 +17,6 @@ pub mod leases;
 pub(crate) mod line;
 pub mod locks;
 mod next;
-mod owed;
 pub mod permit;
 pub mod prefixes;
 #[cfg(test)]
@@ -29,6 +28,7 @@ mod ticket;
 pub mod time;
 pub mod token;
 mod turns;
+mod undo_queue;
 pub mod waiting;
 pub mod wakeup;
 pub(crate) mod watched;

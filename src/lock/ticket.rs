@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key_line::Stop;
 use crate::lock::lease::Claim;
-use crate::lock::owed::Delivery;
+use crate::lock::undo_queue::Delivery;
 use crate::lock::waiting::Waiters;
 
 /// The time that a stopping request still waits for the store; a later grant was reported as
@@ -76,7 +76,7 @@ impl Ticket {
     fn unknown(&self) -> Delivery {
         let reason = "the store did not answer in time".into();
         let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
-        self.waiters.owed.deliver((&self.claim, None), [Instant::now(); 2], Err(error))
+        self.waiters.undos.deliver((&self.claim, None), [Instant::now(); 2], Err(error))
     }
 }
 

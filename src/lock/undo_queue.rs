@@ -33,14 +33,14 @@ pub(crate) const ATTEMPTS: Backoff =
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 
 /// Undoes grants, retrying until the store confirms.
-pub(crate) struct Owed {
+pub(crate) struct UndoQueue {
     store: Arc<dyn Store>,
     leases: Arc<Leases>,
     tasks: TaskTracker,
     room: Arc<Semaphore>,
 }
 
-impl Owed {
+impl UndoQueue {
     pub(crate) fn new(store: Arc<dyn Store>, leases: Arc<Leases>, tasks: TaskTracker) -> Self {
         Self { store, leases, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
     }
@@ -75,12 +75,12 @@ impl Owed {
             return;
         }
         let all = Target::of(&claim.key, &claim.token, None).only(Condition::Ever);
-        self.owe(all, claim.ttl.as_duration() + LONGEST_CALL, None);
+        self.push(all, claim.ttl.as_duration() + LONGEST_CALL, None);
     }
 
     /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`. The turn
     /// of its claim lasts until the store has been asked once.
-    fn owe(&self, of: Target, lasts: Duration, mut turn: Option<Turn>) {
+    fn push(&self, of: Target, lasts: Duration, mut turn: Option<Turn>) {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %of.key, "undo queue full; lease will expire by its TTL");
             return;
@@ -112,7 +112,7 @@ impl Owed {
 
 /// The guard of a grant that began a lease, until its answer is handed over.
 struct Guard {
-    owed: Arc<Owed>,
+    undos: Arc<UndoQueue>,
     /// `None` once a request was handed the answer.
     grant: Option<Target>,
     ttl: Ttl,
@@ -120,19 +120,19 @@ struct Guard {
 }
 
 impl Guard {
-    fn of(owed: &Arc<Owed>, (claim, turn): (&Claim, Option<Turn>), win: &Win) -> Self {
+    fn of(undos: &Arc<UndoQueue>, (claim, turn): (&Claim, Option<Turn>), win: &Win) -> Self {
         let Win { lease, replaces: replaced, place, by, .. } = win;
         let (origin, place, replaced, by) = (claim.origin, *place, *replaced, *by);
         let only = Condition::Unheard(Receipt { origin, place, replaced, by });
         let grant = Target::of(&claim.key, &claim.token, Some(lease.fencing_token)).only(only);
-        Self { owed: owed.clone(), grant: Some(grant), ttl: lease.ttl, turn }
+        Self { undos: undos.clone(), grant: Some(grant), ttl: lease.ttl, turn }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
-            self.owed.owe(grant, self.ttl.as_duration(), self.turn.take());
+            self.undos.push(grant, self.ttl.as_duration(), self.turn.take());
         }
     }
 }
@@ -175,14 +175,14 @@ impl Delivery {
 
 /// A claim whose request is being answered.
 pub struct Answering {
-    pub(super) owed: Arc<Owed>,
+    pub(super) undos: Arc<UndoQueue>,
     pub(super) claim: Claim,
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.owed.undo(&self.claim);
+            self.undos.undo(&self.claim);
         }
     }
 }

@@ -23,10 +23,10 @@ use crate::lock::key::LockKey;
 use crate::lock::key_line::{Fate, KeyLine, Stop, WaitingRequest, Work};
 use crate::lock::lease::Claim;
 use crate::lock::next::{Answered, Next, Question, after};
-use crate::lock::owed::{Delivery, Owed};
 use crate::lock::store::{Answer, Ask, Keep, Store, Waiting};
 use crate::lock::token::LeaseToken;
 use crate::lock::turns::Turns;
+use crate::lock::undo_queue::{Delivery, UndoQueue};
 use crate::lock::watched;
 
 /// The most claims that join in one round of a key.
@@ -59,7 +59,7 @@ pub struct WaitLimits {
 /// The waiting requests of this instance.
 pub(crate) struct Waiters {
     store: Arc<dyn Store>,
-    pub(super) owed: Arc<Owed>,
+    pub(super) undos: Arc<UndoQueue>,
     turns: Arc<Turns>,
     tasks: TaskTracker,
     limits: WaitLimits,
@@ -81,13 +81,13 @@ fn pause(waiting: &Waiting, lines: usize) -> Duration {
 impl Waiters {
     pub(crate) fn new(
         (store, turns): (Arc<dyn Store>, Arc<Turns>),
-        owed: Arc<Owed>,
+        undos: Arc<UndoQueue>,
         tasks: TaskTracker,
         limits: WaitLimits,
     ) -> Self {
         let room = Arc::new(Semaphore::new(limits.per_instance));
         let (draining, last_request, lines) = Default::default();
-        Self { store, owed, turns, tasks, limits, draining, room, last_request, lines }
+        Self { store, undos, turns, tasks, limits, draining, room, last_request, lines }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -281,7 +281,7 @@ impl Waiters {
             return again;
         }
         // Without a request too: the claim may have been granted.
-        let delivery = self.owed.deliver((claim, turn), at, answer);
+        let delivery = self.undos.deliver((claim, turn), at, answer);
         if let Some(Fate::Over(request)) = fate {
             request.tell(Some(delivery));
         }

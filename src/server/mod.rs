@@ -21,7 +21,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::system::uname;
 use tokio::sync::Semaphore;
 
-use crate::api::{Api, ApiLimits, App, Door, Lists, Pulse, Quota, Quotas};
+use crate::api::{Activity, Api, ApiLimits, App, Lists, Quota, Quotas, Routes};
 use crate::auth::Keyring;
 use crate::config::{Config, StoreUrl};
 use crate::lock::lease::LockStatus;
@@ -139,7 +139,7 @@ impl Server {
             metrics,
             hold_streams: Arc::new(Semaphore::new(config.limits.hold_streams)),
             lists: Lists::new(config.limits.lists),
-            pulse: Pulse::new(instance(addresses.first())),
+            activity: Activity::new(instance(addresses.first())),
             limits: ApiLimits {
                 body_bytes: config.limits.body_bytes,
                 body_time: config.limits.body_time.get(),
@@ -240,11 +240,11 @@ impl Server {
             0 => Admission::new(self.connections, limits.connections_per_address, proxies),
             _ => Admission::new(OPERATORS, OPERATORS, proxies),
         };
-        let door = match number {
-            0 if self.config.admin_listen.is_some() => Door::Clients,
-            _ => Door::All,
+        let routes = match number {
+            0 if self.config.admin_listen.is_some() => Routes::Clients,
+            _ => Routes::All,
         };
-        let api = Api::new(self.app.clone()).behind(door);
+        let api = Api::new(self.app.clone()).serving(routes);
         let tls = self.certificates.own().filter(|_| listener.is_network());
         Acceptor::new(api, limits, admission, self.app.metrics.clone(), tls)
     }

@@ -42,22 +42,22 @@ const SHOWN_CAUSE_CHARS: usize = 300;
 
 /// The state of this instance.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct Activity {
     pub(super) instance: String,
     /// Another text after each start.
     pub(super) run: String,
     pub(super) began: Instant,
-    tally: Mutex<PulseTally>,
+    tally: Mutex<ActivityCounts>,
     look: tokio::sync::Mutex<Option<(Instant, StoreLook)>>,
     probe: LockKey,
 }
 
 #[derive(Debug, Default)]
-struct PulseTally {
+struct ActivityCounts {
     granted: u64,
     refused: u64,
     /// The steps in which something was counted.
-    steps: VecDeque<PulseStep>,
+    steps: VecDeque<ActivityStep>,
     /// Milliseconds of the last writes.
     writes: VecDeque<f64>,
     failing: Option<String>,
@@ -65,7 +65,7 @@ struct PulseTally {
 
 /// The counts of one step.
 #[derive(Debug, Default)]
-struct PulseStep {
+struct ActivityStep {
     number: u32,
     granted: u64,
     refused: u64,
@@ -93,8 +93,8 @@ pub(super) struct StoreLook {
     pub(super) problem: Option<String>,
 }
 
-impl Pulse {
-    /// The pulse of an instance of this name.
+impl Activity {
+    /// The activity of an instance of this name.
     ///
     /// # Panics
     ///
@@ -111,7 +111,7 @@ impl Pulse {
     }
 
     /// Counts the outcome of a verb, which took so long.
-    pub(in crate::api) fn beat(&self, verb: Counted, outcome: &'static str, took: Duration) {
+    pub(in crate::api) fn count(&self, verb: Counted, outcome: &'static str, took: Duration) {
         let step = self.step();
         self.with(|tally| match (verb, outcome) {
             (Counted::Acquire, "granted") => {
@@ -164,7 +164,7 @@ impl Pulse {
     /// the longest write.
     pub(super) fn past(&self) -> Vec<Value> {
         let (step, seconds) = (self.step(), STEP.as_secs_f64());
-        let nothing = PulseStep::default();
+        let nothing = ActivityStep::default();
         self.with(|tally| {
             let point = |number| {
                 let found = tally.steps.iter().find(|one| one.number == number);
@@ -215,21 +215,21 @@ impl Pulse {
         u32::try_from(steps).unwrap_or(u32::MAX)
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut PulseTally) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut ActivityCounts) -> T) -> T {
         use_it(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl PulseTally {
+impl ActivityCounts {
     fn refused_lately(&self, step: u32) -> u64 {
         let lately = self.steps.iter().filter(|one| one.number + LATELY > step);
         lately.map(|one| one.refused).sum()
     }
 
     /// The counts of this step, the newest.
-    fn step(&mut self, number: u32) -> &mut PulseStep {
+    fn step(&mut self, number: u32) -> &mut ActivityStep {
         if self.steps.back().is_none_or(|last| last.number < number) {
-            self.steps.push_back(PulseStep { number, ..PulseStep::default() });
+            self.steps.push_back(ActivityStep { number, ..ActivityStep::default() });
             self.steps.retain(|one| one.number + STEPS > number);
         }
         self.steps.back_mut().expect("one was there, or has been added")
@@ -248,23 +248,23 @@ async fn look_for_ends(locks: &Locks) {
 mod tests {
     use std::time::Duration;
 
-    use super::{LATELY, Pulse, STEPS, WRITES};
+    use super::{Activity, LATELY, STEPS, WRITES};
     use crate::lock::error::{Effect, LockError, StoreError, Verb};
     use crate::metrics::Counted;
 
     #[test]
     fn refusals_count_for_five_minutes_and_writes_by_their_median() {
-        let pulse = Pulse::new("here:1".to_owned());
+        let activity = Activity::new("here:1".to_owned());
         for outcome in ["held", "timed_out", "error", "granted", "again"] {
-            pulse.beat(Counted::Acquire, outcome, Duration::ZERO);
+            activity.count(Counted::Acquire, outcome, Duration::ZERO);
         }
         for ms in 0..2 * WRITES as u64 {
-            pulse.beat(Counted::Refresh, "ok", Duration::from_millis(ms));
+            activity.count(Counted::Refresh, "ok", Duration::from_millis(ms));
         }
-        let counts = pulse.counts();
+        let counts = activity.counts();
         assert_eq!((counts.granted, counts.refused, counts.refused_lately), (1, 3, 3));
         assert_eq!(counts.write_ms, Some(WRITES as f64 * 1.5));
-        pulse.with(|tally| {
+        activity.with(|tally| {
             assert_eq!(tally.refused_lately(LATELY - 1), 3);
             assert_eq!((tally.refused, tally.refused_lately(LATELY)), (3, 0));
         });
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn the_past_has_a_point_for_each_step_that_is_over() {
-        let pulse = Pulse::new("here:1".to_owned());
-        assert!(pulse.past().is_empty());
-        pulse.with(|tally| {
+        let activity = Activity::new("here:1".to_owned());
+        assert!(activity.past().is_empty());
+        activity.with(|tally| {
             tally.step(3).granted = 10;
             for number in 4..2 * STEPS {
                 tally.step(number).refused = 5;
@@ -286,18 +286,18 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_until_a_call_succeeds() {
-        let pulse = Pulse::new("here:1".to_owned());
+        let activity = Activity::new("here:1".to_owned());
         let error = || StoreError {
             verb: Verb::Refresh,
             effect: Effect::None,
             reason: "the disk is full".into(),
         };
-        pulse.failed(&LockError::Draining);
-        assert_eq!(pulse.counts().failing, None);
-        pulse.failed(&LockError::Store(error()));
-        pulse.beat(Counted::Acquire, "held", Duration::ZERO);
-        assert_eq!(pulse.counts().failing.unwrap(), "refresh failed: the disk is full");
-        pulse.beat(Counted::Release, "ok", Duration::ZERO);
-        assert_eq!(pulse.counts().failing, None);
+        activity.failed(&LockError::Draining);
+        assert_eq!(activity.counts().failing, None);
+        activity.failed(&LockError::Store(error()));
+        activity.count(Counted::Acquire, "held", Duration::ZERO);
+        assert_eq!(activity.counts().failing.unwrap(), "refresh failed: the disk is full");
+        activity.count(Counted::Release, "ok", Duration::ZERO);
+        assert_eq!(activity.counts().failing, None);
     }
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::api::App;
-use crate::api::ui::pulse::StoreLook;
+use crate::api::ui::activity::StoreLook;
 use crate::auth::{Caller, Permission};
 use crate::lock::lease::Owner;
 use crate::lock::leases::End;
@@ -16,17 +16,17 @@ const PERMISSIONS: [Permission; 3] = [Permission::Acquire, Permission::Read, Per
 
 /// The state of the instance as JSON, with the ends after this number that the caller may see.
 pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) -> String {
-    let (leases, counts) = (app.locks.leases(), app.pulse.counts());
+    let (leases, counts) = (app.locks.leases(), app.activity.counts());
     let (ends, last_end) = leases.ended_after(after);
     let visible = |end: &&End| caller.may(&[Permission::Read], end.key.as_str());
     // If the store counts them.
     let sees_all = leases.are_complete() && caller.may(&[Permission::Read], "");
     let may = PERMISSIONS.iter().filter(|one| caller.has(&[**one]));
     let mut report = json!({
-        "instance": app.pulse.instance,
-        "run": app.pulse.run,
+        "instance": app.activity.instance,
+        "run": app.activity.run,
         "version": env!("CARGO_PKG_VERSION"),
-        "uptime_ms": millis_down(app.pulse.began.elapsed()),
+        "uptime_ms": millis_down(app.activity.began.elapsed()),
         "store": {
             "name": app.locks.guarantees().store,
             "up": look.problem.is_none(),
@@ -43,7 +43,7 @@ pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) ->
         "refused_lately": counts.refused_lately,
         "write_ms": counts.write_ms,
         "failing": counts.failing,
-        "past": (after == 0).then(|| app.pulse.past()), // The page goes on from it.
+        "past": (after == 0).then(|| app.activity.past()), // The page goes on from it.
         "caller": { "name": caller.name(), "may": may.map(ToString::to_string).collect::<Vec<_>>() },
         "changes": leases.changes(),
         "last_end": last_end,

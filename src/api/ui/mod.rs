@@ -3,8 +3,8 @@
 //! The page lists locks and frees them by the public routes. Beside these it reads the state of the
 //! instance and the last ends of leases, every two seconds.
 
+mod activity;
 mod body;
-mod pulse;
 
 use std::sync::{Arc, LazyLock};
 
@@ -23,7 +23,7 @@ use crate::api::options::{find, query};
 use crate::api::page::Page;
 use crate::api::ui::body::report;
 
-pub use crate::api::ui::pulse::Pulse;
+pub use crate::api::ui::activity::Activity;
 
 /// The page; its parts are files of kinds that editors know.
 static PAGE: LazyLock<Page> = LazyLock::new(|| {
@@ -63,7 +63,7 @@ async fn status(
     let query = query(uri.query(), &["after"])?;
     let after = find(&query, "after").and_then(Value::as_str).unwrap_or("0");
     let after = after.parse().map_err(|_| ApiError::invalid("after", "`after` is a number"))?;
-    let look = app.pulse.look(&app.locks).await;
+    let look = app.activity.look(&app.locks).await;
     let report = report(&app, &caller, look, after);
     Ok(([(CONTENT_TYPE, "application/json")], report).into_response())
 }

@@ -2,12 +2,12 @@
 //!
 //! `words` reads KEY and COMMAND, `lease` acquires and keeps a lease, `leases` all that COMMAND
 //! needs and `pool` one of several, `command` is the process, `reach` its processes, `supervise`
-//! holds them together, and `warden` is a second process for when this one cannot act. `habits` has
+//! holds them together, and `warden` is a second process for when this one cannot act. `compatibility` has
 //! the options that people know from `flock` and `timeout`.
 //! Processes that COMMAND leaves behind when it ends by itself go on without the lease.
 
 mod command;
-pub(super) mod habits;
+pub(super) mod compatibility;
 mod lease;
 mod leases;
 mod marks;

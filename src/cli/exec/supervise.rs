@@ -42,7 +42,7 @@ pub(super) struct Outcome {
 
 /// The events of COMMAND so far.
 #[derive(Debug, Default)]
-struct Course {
+struct CommandState {
     /// The status of its first process.
     status: Option<ExitStatus>,
     /// The exit code, if it is not COMMAND's own.
@@ -72,23 +72,23 @@ impl Supervisor<'_> {
     }
 
     pub(super) async fn run(&self, running: &Running, signals: &Signals) -> io::Result<Outcome> {
-        let course = self.attend(running, signals).await?;
-        let course = self.judged(course, running).await;
-        let own = course.status.map_or(exit::INTERNAL, code);
-        Ok(Outcome { code: course.code.unwrap_or(own), needed: !course.left.is_empty() })
+        let state = self.attend(running, signals).await?;
+        let state = self.judged(state, running).await;
+        let own = state.status.map_or(exit::INTERNAL, code);
+        Ok(Outcome { code: state.code.unwrap_or(own), needed: !state.left.is_empty() })
     }
 
     /// Waits until COMMAND has ended, with all processes that have to end with it.
-    async fn attend(&self, running: &Running, signals: &Signals) -> io::Result<Course> {
+    async fn attend(&self, running: &Running, signals: &Signals) -> io::Result<CommandState> {
         let alarm = Alarm::new()?;
         let most = self.exec.max_run.filter(|time| !time.is_zero());
         let most = most.map_or(Moment::NEVER, |time| Moment::now().after(time));
-        let mut course = Course::default();
+        let mut state = CommandState::default();
         let refreshed = || running.warden.watch(self.last_moment());
         let mut losses = pin!(self.leases.losses(self.limit(), &refreshed));
         loop {
-            let next = match course.killed {
-                None => course.kill.unwrap_or(most),
+            let next = match state.killed {
+                None => state.kill.unwrap_or(most),
                 // Catches processes started meanwhile. Processes that no signal reaches, because
                 // they wait for a disk or are another user's, must not keep us busy.
                 Some(since) if since.after(BURIAL).has_come() => Moment::now().after(BURIAL),
@@ -97,23 +97,23 @@ impl Supervisor<'_> {
             tokio::select! {
                 biased;
                 status = running.next_end() => {
-                    let all = course.status.replace(status).is_some();
-                    if all || !(course.told || self.exec.children) {
-                        return Ok(course);
+                    let all = state.status.replace(status).is_some();
+                    if all || !(state.told || self.exec.children) {
+                        return Ok(state);
                     }
-                    self.limit_descendants(&mut course);
+                    self.limit_descendants(&mut state);
                 }
                 (signal, sender) = signals.next() => {
-                    course.told |= [Signal::TERM, Signal::INT].contains(&signal);
+                    state.told |= [Signal::TERM, Signal::INT].contains(&signal);
                     running.warden.reach().send(signal, sender);
-                    self.limit_descendants(&mut course);
+                    self.limit_descendants(&mut state);
                 }
-                Some(loss) = losses.next() => self.lose(loss?, &mut course, running),
+                Some(loss) = losses.next() => self.lose(loss?, &mut state, running),
                 rung = alarm.at(next.since_boot()) => {
                     rung?;
-                    self.ring(&mut course, running);
-                    if course.status.is_some() && !course.left.is_empty() {
-                        return Ok(course);
+                    self.ring(&mut state, running);
+                    if state.status.is_some() && !state.left.is_empty() {
+                        return Ok(state);
                     }
                 }
             }
@@ -121,9 +121,9 @@ impl Supervisor<'_> {
     }
 
     /// Gives what COMMAND left running as much time to end as it had, once it was told to end.
-    fn limit_descendants(&self, course: &mut Course) {
-        if course.told && course.status.is_some() {
-            course.kill.get_or_insert_with(|| self.latest_kill());
+    fn limit_descendants(&self, state: &mut CommandState) {
+        if state.told && state.status.is_some() {
+            state.kill.get_or_insert_with(|| self.latest_kill());
         }
     }
 
@@ -136,24 +136,24 @@ impl Supervisor<'_> {
     }
 
     /// Ends COMMAND, or kills what is left of it.
-    fn ring(&self, course: &mut Course, running: &Running) {
+    fn ring(&self, state: &mut CommandState, running: &Running) {
         let voice = self.voice();
-        match (course.killed, course.kill) {
+        match (state.killed, state.kill) {
             (Some(since), _) => {
                 let left = running.warden.reach().kill();
-                if since.after(BURIAL).has_come() && course.left.is_empty() && !left.is_empty() {
+                if since.after(BURIAL).has_come() && state.left.is_empty() && !left.is_empty() {
                     let pids: Vec<_> =
                         left.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
                     voice.complain(|| format!("cannot kill all of COMMAND: {}", pids.join(", ")));
-                    course.left = left;
+                    state.left = left;
                 }
             }
             (None, Some(_)) => {
-                self.kill(course, running);
+                self.kill(state, running);
             }
             (None, None) => {
-                course.code = (!self.exec.preserve_status).then_some(exit::TIMED_OUT);
-                self.end(course, running, self.latest_kill());
+                state.code = (!self.exec.preserve_status).then_some(exit::TIMED_OUT);
+                self.end(state, running, self.latest_kill());
                 voice.complain(|| "COMMAND ran longer than --max-run");
             }
         }
@@ -163,7 +163,7 @@ impl Supervisor<'_> {
         Moment::now().after(self.kill_after)
     }
 
-    fn lose(&self, loss: LossReason, course: &mut Course, running: &Running) {
+    fn lose(&self, loss: LossReason, state: &mut CommandState, running: &Running) {
         let voice = self.voice();
         let end = match loss {
             // Another client may already hold the key.
@@ -172,46 +172,46 @@ impl Supervisor<'_> {
                 self.leases.earliest(|lease| lease.kill)
             }
         };
-        course.lost = true;
+        state.lost = true;
         match self.exec.on_lost {
             OnLost::Warn => voice.complain(|| format!("COMMAND runs without its lease: {loss}")),
             OnLost::Kill => {
-                course.code = Some(exit::LOST);
-                self.end(course, running, course.kill.map_or(end, |kill| kill.min(end)));
+                state.code = Some(exit::LOST);
+                self.end(state, running, state.kill.map_or(end, |kill| kill.min(end)));
                 voice.complain(|| format!("COMMAND is ended: {loss}"));
             }
         }
     }
 
     /// Tells COMMAND to end, and sets the time to kill it.
-    fn end(&self, course: &mut Course, running: &Running, kill: Moment) {
-        course.told = true;
-        course.kill = Some(kill);
+    fn end(&self, state: &mut CommandState, running: &Running, kill: Moment) {
+        state.told = true;
+        state.kill = Some(kill);
         if !kill.has_come() {
             running.tell(self.exec.signal);
             self.voice().tell(|| format!("sent {} to COMMAND", name(self.exec.signal)));
-        } else if course.killed.is_none() {
-            self.kill(course, running);
+        } else if state.killed.is_none() {
+            self.kill(state, running);
         }
     }
 
     /// Kills COMMAND for the first time.
-    fn kill(&self, course: &mut Course, running: &Running) {
+    fn kill(&self, state: &mut CommandState, running: &Running) {
         if !running.warden.reach().kill().is_empty() {
             self.voice().tell(|| "sent KILL to COMMAND");
         }
-        course.killed = Some(Moment::now());
+        state.killed = Some(Moment::now());
     }
 
     /// Corrects the outcome if the warden had to kill COMMAND.
-    async fn judged(&self, mut course: Course, running: &Running) -> Course {
+    async fn judged(&self, mut state: CommandState, running: &Running) -> CommandState {
         running.warden.dismiss();
-        if course.lost {
-            return course;
+        if state.lost {
+            return state;
         }
         let past = self.last_moment().has_come();
-        let by_signal = course.status.and_then(|status| status.signal());
-        let killed = by_signal == Some(Signal::KILL.as_raw()) && course.killed.is_none();
+        let by_signal = state.status.and_then(|status| status.signal());
+        let killed = by_signal == Some(Signal::KILL.as_raw()) && state.killed.is_none();
         // The answer to a refresh may have arrived during the suspension, but too late.
         if past || killed && running.warden.has_killed().await {
             let limit = Moment::now().after(BURIAL);
@@ -220,10 +220,10 @@ impl Supervisor<'_> {
                 tokio::time::sleep(ROUND).await;
             }
             self.leases.expire();
-            (course.lost, course.code) = (true, Some(exit::LOST));
+            (state.lost, state.code) = (true, Some(exit::LOST));
             let loss = LossReason::Late { why: SUSPENDED.to_owned(), unanswered: false };
             self.voice().complain(|| format!("COMMAND is ended: {loss}"));
         }
-        course
+        state
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::lock::error::LockError;
 use crate::lock::lease::{Claim, Origin};
 use crate::lock::locks::Locks;
-use crate::lock::owed::Delivery;
+use crate::lock::undo_queue::Delivery;
 
 impl Locks {
     /// Tells whether the store could serve, and the shutdown has not begun.

@@ -10,7 +10,7 @@ use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
 
 /// The most calls that wait for the disk: as many as there can be clients, and some megabytes.
-/// Undos come on top, limited by `Owed`.
+/// Undos come on top, limited by `UndoQueue`.
 const MAX_WAITING: usize = 32_768;
 
 /// The failure of the calls that are left when the committer ends.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::Request;
-use lockkeeper::api::{Api, ApiLimits, App, Lists, Pulse, Quota, Quotas};
+use lockkeeper::api::{Activity, Api, ApiLimits, App, Lists, Quota, Quotas};
 use lockkeeper::auth::{AllowedHosts, Keyring, TrustedProxies};
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
@@ -40,7 +40,7 @@ pub(super) async fn panicking() -> (JoinSet<()>, Checked) {
         metrics,
         hold_streams: Arc::new(Semaphore::new(10)),
         lists: Lists::new(10),
-        pulse: Pulse::new("here".to_owned()),
+        activity: Activity::new("here".to_owned()),
         quotas: Arc::new(Quotas::new(Quota::default())),
         limits: ApiLimits {
             body_bytes: 4_096,
