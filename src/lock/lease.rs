@@ -115,6 +115,12 @@ impl Lease {
     pub fn is_over(&self) -> bool {
         self.ttl.as_millis() == 0
     }
+
+    /// Returns true if no time was left because its answer took too long. One that `max_hold` ends
+    /// has none in the end, however soon the store answers.
+    pub(crate) fn came_late(&self) -> bool {
+        self.is_over() && !self.capped
+    }
 }
 
 /// What a store knows of the client of a lease. A lease that is no longer kept never is again.

@@ -322,7 +322,7 @@ impl Locks {
         let (store, leases) = (self.store.clone(), self.leases.clone());
         self.detach_on_drop(async move {
             let came_late = |renewed: &Result<Renewed, _>| {
-                matches!(renewed, Ok(Renewed::Lease(lease)) if lease.is_over() && !lease.capped)
+                matches!(renewed, Ok(Renewed::Lease(lease)) if lease.came_late())
             };
             let mut renewed = store.renew(&of, ttl).await;
             if came_late(&renewed) {

@@ -27,8 +27,8 @@ pub trait Store: Send + Sync + 'static {
     async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError>;
 
     /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would;
-    /// [`Condition::LetGo`] says more. Never revives one. A lease that was over before the answer is told
-    /// with no time left.
+    /// [`Condition::LetGo`] says more. Never revives one. A lease that was over before the answer is
+    /// told with no time left.
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError>;
 
     /// Ends a lease, or gives up its token's place in line if no lease is named. Other tokens'

@@ -267,7 +267,7 @@ impl Table {
     }
 
     /// Ends leases that are over, at most `most`: many may end in one moment, and the calls do not
-    /// wait for all of them. A verb ends those of its own key first. Returns true if more are over.
+    /// wait for all of them. A verb ends those of its own key first. Returns true if more may be over.
     pub fn expire(&mut self, most: usize, now: Timestamp) -> bool {
         let over = self.ends.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id.clone());
         let over: Vec<_> = over.take(most).collect();

@@ -147,8 +147,8 @@ impl Acceptor {
     }
 }
 
-/// Answers a request, which is under way from this call on. Without a place it gets an
-/// answer if it is a health check, else it waits.
+/// Answers a request, which is under way from this call on. Without a place it gets an answer if it
+/// is a health check, else it waits.
 fn answer(
     api: Api,
     state: Arc<ConnectionState>,

@@ -56,7 +56,7 @@ pub(super) struct Committer {
     health: Health,
     swept: Timestamp,
     looked: Instant,
-    /// Whether more leases are over than the last batch has ended.
+    /// True if more leases may be over than the last batch has ended.
     more_are_over: bool,
 }
 
@@ -95,9 +95,7 @@ impl Committer {
 
     /// Serves until the queue is closed.
     pub(super) fn run(mut self) {
-        let patience = |more_are_over| if more_are_over { Duration::ZERO } else { LOOK_EVERY };
-        while let Some(mut batch) = self.shared.queue.next(MAX_BATCH, patience(self.more_are_over))
-        {
+        while let Some(mut batch) = self.shared.queue.next(MAX_BATCH, self.patience()) {
             let outcome = self.serve(&mut batch);
             for job in batch {
                 job.reply(outcome.clone());
@@ -124,6 +122,11 @@ impl Committer {
                 ),
             }
         }
+    }
+
+    /// The longest wait for a call.
+    fn patience(&self) -> Duration {
+        if self.more_are_over { Duration::ZERO } else { LOOK_EVERY }
     }
 
     fn serve(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), JobError> {

@@ -137,10 +137,11 @@ impl Log {
             (APPLICATION, format) => return Ok(Err(LogError::Format { path, format })),
             _ => return Ok(Err(self.damaged("it is empty, or of another program"))),
         }
-        let checks = if self.commits == 0 { "PRAGMA quick_check(1)" } else { "SELECT 'ok'" };
-        let found: String = of.query_row(checks, [], |row| row.get(0))?;
-        if found != "ok" {
-            return Ok(Err(self.damaged(found)));
+        if self.commits == 0 {
+            let found: String = of.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+            if found != "ok" {
+                return Ok(Err(self.damaged(found)));
+            }
         }
         of.pragma_update(None, "journal_mode", "WAL")?;
         Ok(Ok(()))

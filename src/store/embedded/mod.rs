@@ -185,8 +185,7 @@ impl Store for EmbeddedStore {
         Ok(match answer.ok_or_else(|| used_up(verb))? {
             Answer::Won(win) => {
                 let lease = self.shared.told(win.lease, ends_at);
-                // One that `max_hold` ends has no time left in the end.
-                if lease.is_over() && !lease.capped {
+                if lease.came_late() {
                     return Err(StoreError::late(verb));
                 }
                 Answer::Won(Win { lease, ..win })

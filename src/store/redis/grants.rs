@@ -54,8 +54,7 @@ impl RedisStore {
         let (ends_at, place) = (number().unwrap_or_default(), number().filter(|place| *place > 0));
         let replaces = replaced.map(|number| Replaced { number, ends_at });
         let lease = told(lease, asked);
-        // One that `max_hold` ends has no time left in the end.
-        if lease.is_over() && !lease.capped {
+        if lease.came_late() {
             return Err(StoreError::late(verb));
         }
         Ok(Win { lease, fresh, replaces, place, by: node })
