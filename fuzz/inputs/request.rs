@@ -122,6 +122,7 @@ fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
         keyring: Keyring::new(std::mem::take(&mut config.api_keys)),
         hosts: config.allowed_hosts.clone(),
         proxies: config.trusted_proxies.clone(),
+        default_owner: config.default_owner,
         ttl: config.ttl_bounds(),
         tokens: config.token_maker(),
         metrics,

@@ -16,6 +16,7 @@ use crate::api::error::{ApiError, shown};
 use crate::api::{App, pages, trace};
 use crate::auth::{Caller, Permission};
 use crate::lock::key::LockKey;
+use crate::lock::lease::Owner;
 use crate::lock::token::LeaseToken;
 use crate::wire::{Code, LOCK_TOKEN, REQUEST_ID};
 
@@ -56,6 +57,11 @@ pub(super) struct KeyCall {
 }
 
 impl KeyCall {
+    /// The owner of a claim of this call that names none.
+    pub(super) fn default_owner(&self, app: &App) -> Option<Owner> {
+        app.default_owner.of(self.caller.name(), self.id.client)
+    }
+
     /// Refuses a caller that may do none of `permitted` to the key.
     pub(super) fn allow(&self, permitted: &[Permission]) -> Result<(), ApiError> {
         has_one(&self.caller, permitted)?;

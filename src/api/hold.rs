@@ -74,7 +74,7 @@ pub(super) async fn hold(
     let timed_out = request.extensions().get::<TimedOut>().cloned().unwrap_or_default();
     let options = Options::read(request, &app.limits, HOLD).await?;
     let (patience, linger) = (options.endless_wait()?, options.linger()?);
-    let claim = Claim { kept: true, ..options.claim(&app, &call.key)? };
+    let claim = Claim { kept: true, ..options.claim(&app, &call)? };
     let full = LockError::TooManyWaiters("this instance has too many hold streams");
     let waits = patience != Some(Duration::ZERO);
     let stream = permit(&app, &call, &claim, Kind::Stream)?;

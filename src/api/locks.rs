@@ -52,7 +52,7 @@ pub(super) async fn acquire(
     // Boxed, because a wait would keep the memory.
     let options = Box::pin(Options::read(request, &app.limits, ACQUIRE)).await?;
     let (patience, cut) = options.wait(app.limits.max_wait)?;
-    let claim = options.claim(&app, &call.key)?;
+    let claim = options.claim(&app, &call)?;
     let waits = !patience.is_zero();
     let _permit = waits.then(|| permit(&app, &call, &claim, Kind::Waiter)).transpose()?;
     match claim_key(&app, &call, claim, patience).await? {

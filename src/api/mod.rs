@@ -37,7 +37,7 @@ use tower_http::catch_panic::CatchPanic;
 use crate::api::error::ApiError;
 use crate::api::extract::{RequestId, refuse_method};
 use crate::api::refusals::Refusals;
-use crate::auth::{AllowedHosts, Keyring, TrustedProxies};
+use crate::auth::{AllowedHosts, DefaultOwner, Keyring, TrustedProxies};
 use crate::lock::locks::Locks;
 use crate::lock::time::TtlBounds;
 use crate::lock::token::TokenMaker;
@@ -61,6 +61,8 @@ pub struct App {
     pub hosts: AllowedHosts,
     /// The proxies whose `X-Forwarded-For` is believed.
     pub proxies: TrustedProxies,
+    /// The owner of a claim that names none.
+    pub default_owner: DefaultOwner,
     /// The bounds of TTLs.
     pub ttl: TtlBounds,
     /// Makes tokens for clients that send none.

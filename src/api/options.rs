@@ -16,9 +16,8 @@ use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::Value;
 
 use crate::api::error::{ApiError, shown};
-use crate::api::extract::{header_token, parse_token, two_tokens};
+use crate::api::extract::{KeyCall, header_token, parse_token, two_tokens};
 use crate::api::{ApiLimits, App};
-use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Origin, Owner};
 use crate::lock::slots::Slots;
 use crate::lock::time::{Ttl, TtlBounds, millis_down, parse_duration};
@@ -141,15 +140,23 @@ impl Options {
     }
 
     /// The claim that the request makes.
-    pub(super) fn claim(&self, app: &App, key: &LockKey) -> Result<Claim, ApiError> {
+    pub(super) fn claim(&self, app: &App, call: &KeyCall) -> Result<Claim, ApiError> {
         let (token, origin) = match self.token()? {
             Some(token) => (token, Origin::Client),
             None => (app.tokens.make(), Origin::Service),
         };
         let ttl = self.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
-        let (owner, slots) = (self.owner()?, self.slots(app.locks.guarantees().most_slots)?);
-        let (kept, named, permit) = (false, self.fencing_token()?, None);
-        Ok(Claim { key: key.clone(), token, origin, ttl, owner, slots, kept, named, permit })
+        Ok(Claim {
+            key: call.key.clone(),
+            token,
+            origin,
+            ttl,
+            owner: self.owner()?.or_else(|| call.default_owner(app)),
+            slots: self.slots(app.locks.guarantees().most_slots)?,
+            kept: false,
+            named: self.fencing_token()?,
+            permit: None,
+        })
     }
 
     /// The slots, if the request names some.

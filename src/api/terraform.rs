@@ -66,6 +66,7 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
         return Err(ApiError::new(Code::InvalidRequest, detail));
     }
     let owner = LockInfo::owner(text(&members, "Who")?, text(&members, "Operation")?);
+    let owner = owner.or_else(|| call.default_owner(app));
     let (key, ttl) = (call.key.clone(), app.ttl.max);
     let (origin, slots, kept, named, permit) = (Origin::Client, None, false, None, None);
     let claim = Claim { key, token, origin, ttl, owner, slots, kept, named, permit };

@@ -1,6 +1,7 @@
 //! The API keys and their rights. Headers and settings come in; the keys may be replaced while
 //! requests are under way.
 
+mod default_owner;
 mod hosts;
 mod proxies;
 
@@ -13,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
+pub use crate::auth::default_owner::DefaultOwner;
 pub use crate::auth::hosts::AllowedHosts;
 pub use crate::auth::proxies::TrustedProxies;
 

@@ -17,7 +17,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use tracing::level_filters::LevelFilter;
 
-use crate::auth::{AllowedHosts, ApiKey, TrustedProxies, words};
+use crate::auth::{AllowedHosts, ApiKey, DefaultOwner, TrustedProxies, words};
 use crate::lock::time::{Ttl, TtlBounds, parse_duration};
 use crate::lock::token::TokenMaker;
 use crate::lock::waiting::WaitLimits;
@@ -46,6 +46,8 @@ pub struct Config {
     pub allowed_hosts: AllowedHosts,
     /// The proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: TrustedProxies,
+    /// The owner of a claim that names none.
+    pub default_owner: DefaultOwner,
     pub(crate) tls: TlsSection,
     pub(crate) ttl: TtlSettings,
     /// The limits for clients.

@@ -30,6 +30,12 @@ impl Owner {
         Ok((!text.is_empty()).then(|| Self(text.to_owned())))
     }
 
+    /// An owner of what a text has: without its control characters, cut to the longest owner.
+    pub fn shortened(text: &str) -> Option<Self> {
+        let text: String = text.chars().filter(|letter| !letter.is_control()).collect();
+        Self::parse(&text[..text.floor_char_boundary(Self::MAX_BYTES)]).unwrap_or_default()
+    }
+
     /// The owner as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -134,6 +134,7 @@ impl Server {
             keyring,
             hosts: config.allowed_hosts.clone(),
             proxies: config.trusted_proxies.clone(),
+            default_owner: config.default_owner,
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
             metrics,

@@ -58,9 +58,7 @@ impl LockInfo {
     /// again. Cut to the length of an owner: a name never keeps Terraform from its work.
     pub(crate) fn owner(who: &str, operation: &str) -> Option<Owner> {
         let operation = if operation.is_empty() { "" } else { &format!(" ({operation})") };
-        let shown = |letter: &char| !letter.is_control();
-        let owner: String = [who, operation].concat().chars().filter(shown).collect();
-        Owner::parse(&owner[..owner.floor_char_boundary(Owner::MAX_BYTES)]).unwrap_or_default()
+        Owner::shortened(&[who, operation].concat())
     }
 }
 

@@ -1,6 +1,6 @@
 //! `POST /locks/{key}`: who gets the lease, and what the answers carry.
 
-use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
+use crate::api::{Lockkeeper, OTHER, TOKEN, api_keys, assert_members};
 
 #[tokio::test]
 async fn a_free_key_is_granted_with_its_place_and_its_token() {
@@ -74,9 +74,31 @@ async fn a_held_key_is_refused_with_what_one_needs_to_ask_again() {
 }
 
 #[tokio::test]
+async fn a_claim_that_names_no_owner_has_the_address_of_its_client() {
+    let http = Lockkeeper::with_settings("trusted_proxies = [\"127.0.0.1\"]\n").await;
+    let far = http.with("x-forwarded-for", "2001:db8::7");
+    for body in ["", r#"{"owner":""}"#] {
+        let granted = far.post("/locks/k", body).await;
+        assert_eq!((granted.status, granted.text("owner")), (201, "2001:db8::7".into()));
+        let held = http.post("/locks/k", "").await;
+        assert_eq!((held.told().0, held.text("owner")), (409, "2001:db8::7".into()));
+        assert_eq!(http.get("/locks/k").await.text("owner"), "2001:db8::7");
+        far.token(&granted.text("token")).delete("/locks/k").await;
+    }
+    assert_eq!(http.post("/locks/named", r#"{"owner":"web-1"}"#).await.text("owner"), "web-1");
+}
+
+#[tokio::test]
+async fn the_owner_that_the_service_writes_begins_with_the_name_of_the_api_key() {
+    let keys = api_keys(&[("ci-runner", r#"[""]"#, r#"["acquire"]"#)]);
+    let http = Lockkeeper::with_settings(&keys).await.bearer("ci-runner");
+    assert_eq!(http.post("/locks/k", "").await.text("owner"), "ci-runner 127.0.0.1");
+}
+
+#[tokio::test]
 async fn a_holder_without_an_owner_is_refused_without_one() {
-    let http = Lockkeeper::start().await;
-    http.post("/locks/k", r#"{"owner":""}"#).await;
+    let http = Lockkeeper::with_settings("default_owner = \"none\"\n").await;
+    http.post("/locks/k", "").await;
     let held = http.post("/locks/k", "").await;
     assert_eq!(held.told(), (409, "lock_held".into()));
     assert!(held.field("owner").is_null());

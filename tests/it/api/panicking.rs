@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::extract::Request;
 use lockkeeper::api::{Activity, Api, ApiLimits, App, Lists, Quota, Quotas};
-use lockkeeper::auth::{AllowedHosts, Keyring, TrustedProxies};
+use lockkeeper::auth::{AllowedHosts, DefaultOwner, Keyring, TrustedProxies};
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Holder, LockStatus};
@@ -35,6 +35,7 @@ pub(super) async fn panicking() -> (JoinSet<()>, Checked) {
         keyring: Keyring::default(),
         hosts: AllowedHosts::default(),
         proxies: TrustedProxies::default(),
+        default_owner: DefaultOwner::Client,
         ttl: TtlBounds { min: ttl, default: ttl, max: Ttl::from_millis(86_400_000) },
         tokens: TokenMaker::new("").unwrap(),
         metrics,
