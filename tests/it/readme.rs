@@ -1,5 +1,5 @@
-//! Follows README.md, and the pages on the reference, the shell, recipes and leaders, from top to
-//! bottom, as a newcomer does: every block is run, and has to print the answer that is shown below.
+//! Follows README.md, and the pages on the reference, the shell and recipes, from top to bottom, as
+//! a newcomer does: every block is run, and has to print the answer that is shown below.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,8 +13,7 @@ use crate::support::{Process, Redis, in_memory};
 const README: &str = include_str!("../../README.md");
 const REFERENCE: &str = include_str!("../../docs/reference.md");
 pub(crate) const SHELL: &str = include_str!("../../docs/shell.md");
-pub(crate) const LEADERS: &str = include_str!("../../docs/leaders.md");
-const RECIPES: &str = include_str!("../../docs/recipes.md");
+pub(crate) const RECIPES: &str = include_str!("../../docs/recipes.md");
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const CODES: &str = include_str!("../../src/wire.rs");
 const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");
@@ -51,19 +50,13 @@ fn every_block_of_the_shell_page_does_what_it_says() {
 
 #[test]
 fn every_block_of_the_recipes_does_what_it_says() {
-    assert_eq!(follows(RECIPES, &["sh"]).answers, 7);
-}
-
-#[test]
-fn every_block_of_the_page_on_leaders_does_what_it_says() {
-    assert_eq!(follows(LEADERS, &["ini", "sh"]).answers, 4);
+    assert_eq!(follows(RECIPES, &["sh", "ini"]).answers, 11);
 }
 
 /// Runs every block of a page, which has blocks of all these kinds.
 fn follows(page: &str, kinds: &[&str]) -> Newcomer {
     let mut newcomer = Newcomer::new();
     let blocks = blocks(page);
-    let mut unit = None;
     for (kind, text) in &blocks {
         match *kind {
             "sh" => newcomer.types(text),
@@ -71,14 +64,10 @@ fn follows(page: &str, kinds: &[&str]) -> Newcomer {
             "crontab" => newcomer.runs_cron(text),
             "php" => newcomer.runs_php(text),
             "toml" => newcomer.configures(text),
-            "ini" => unit = Some(text),
+            "ini" => newcomer.runs_unit(text),
             "sql" => fences(text),
             kind => panic!("a block of a kind that nobody tests: {kind:?}\n{text}"),
         }
-    }
-    // Last, because its service is started further down.
-    if let Some(unit) = unit {
-        newcomer.runs_unit(unit);
     }
     for kind in kinds {
         assert!(blocks.iter().any(|(other, _)| other == kind), "no {kind} block is left");

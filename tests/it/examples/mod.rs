@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::readme::{LEADERS, Newcomer, SHELL, blocks, section};
+use crate::readme::{Newcomer, RECIPES, SHELL, blocks, section};
 use crate::support::process::{BINARY, command};
 use crate::support::{Http, Process};
 
@@ -91,7 +91,7 @@ fn said(output: Output) -> (String, Option<i32>) {
 async fn a_script_that_takes_a_token_of_a_held_key_goes_no_further() {
     let stage = Stage::with(&[]);
     let shell = (SHELL, "## Verbs for scripts", "backup");
-    for (page, heading, key) in [shell, (LEADERS, "## Who leads", "leader/reports")] {
+    for (page, heading, key) in [shell, (RECIPES, "### Who leads", "leader/reports")] {
         let holder = stage.http().token(HOLDER);
         assert_eq!(holder.post(&format!("/locks/{key}"), "").await.status, 201);
         let text = blocks(section(page, heading))[0].1.replace("-w 10s ", "");
