@@ -1,4 +1,4 @@
-//! Rules 2 to 5, 8 and 9: an attempt for a key on all nodes, and what it leaves.
+//! Rules 1 to 5, 8, 9 and 11: an attempt for a key on all nodes, and what it leaves.
 
 use std::time::Duration;
 

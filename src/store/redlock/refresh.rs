@@ -1,4 +1,4 @@
-//! Rules 5 to 7: a lease exists while a majority has its number, and is never revived.
+//! Rules 5 to 7 and 9: a lease exists while a majority has its number, and is never revived.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
