@@ -44,7 +44,8 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Value>, A
     Ok(Json(json!({ "status": "ready" })))
 }
 
-/// `GET /metrics`: the metrics, for a client that knows only the older text in that.
+/// `GET /metrics`: the metrics, as OpenMetrics for a client that asks for it, and else as the older
+/// text, which every tool reads.
 pub(super) async fn metrics(
     State(app): State<Arc<App>>,
     _reader: Reader,
@@ -54,9 +55,8 @@ pub(super) async fn metrics(
     for (prefix, Living { count, oldest }) in app.locks.leases().living() {
         app.metrics.living(&prefix, count, oldest);
     }
-    let accept = accepted(&headers);
-    let older = accept.contains("text/plain") && !accept.contains("openmetrics");
-    let form = if older { MetricsForm::Plain } else { MetricsForm::OpenMetrics };
+    let newer = accepted(&headers).contains("openmetrics");
+    let form = if newer { MetricsForm::OpenMetrics } else { MetricsForm::Plain };
     ([(CONTENT_TYPE, form.media_type()), (VARY, "Accept")], app.metrics.render(form))
 }
 

@@ -66,8 +66,6 @@ async fn the_figures_count_requests_and_name_nobody() {
     http.get(&format!("/{named}")).await;
     http.send("BREW", &format!("/{named}"), "").await;
     let metrics = http.get("/metrics").await;
-    let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    assert_eq!(metrics.header("content-type"), Some(media_type));
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
     assert!(!text.contains(named) && !text.contains(TOKEN), "{text}");
     for line in [
@@ -84,15 +82,24 @@ async fn the_figures_count_requests_and_name_nobody() {
     ] {
         assert!(text.lines().any(|found| found == line), "no {line} in {text}");
     }
-    assert!(text.ends_with("# EOF\n"));
-    // What Prometheus sends, and what older programs do.
-    for (accept, is_older) in [
-        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3", false),
-        ("text/plain;version=0.0.4", true),
+}
+
+#[tokio::test]
+async fn the_figures_are_open_metrics_for_a_client_that_asks_for_it_and_else_the_older_text() {
+    let http = Lockkeeper::start().await;
+    let newer = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let older = "text/plain; version=0.0.4; charset=utf-8";
+    for (accept, form) in [
+        // What Prometheus sends.
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3", newer),
+        ("text/plain;version=0.0.4", older),
+        // curl, and a browser.
+        ("*/*", older),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", older),
     ] {
         let metrics = http.with("Accept", accept).get("/metrics").await;
-        let older =
-            metrics.header("content-type") == Some("text/plain; version=0.0.4; charset=utf-8");
-        assert_eq!(older, is_older, "{accept}");
+        assert_eq!(metrics.header("content-type"), Some(form), "{accept}");
+        assert_eq!(metrics.body.ends_with(b"# EOF\n"), form == newer, "{accept}");
     }
+    assert_eq!(http.get("/metrics").await.header("content-type"), Some(older));
 }
