@@ -232,6 +232,8 @@ async fn renewed(stage: &Stage) {
 #[test]
 fn the_workflow_gives_the_action_inputs_that_it_has() {
     let action: Value = serde_norway::from_str(ACTION).unwrap();
+    // The runners of 2026 have no older one.
+    assert_eq!(action["runs"]["using"], "node24");
     let workflow: Value = serde_norway::from_str(WORKFLOW).unwrap();
     let steps = &workflow["jobs"]["deploy"]["steps"];
     let given = steps[1]["with"].as_object().unwrap();
