@@ -31,8 +31,7 @@ fn prometheus_has_no_objection_to_the_metrics() {
     let http = service.http();
     let url = format!("http://{}", http.address);
     succeeds(command("curl").args(["-sS", "-X", "POST", &format!("{url}/locks/k")]));
-    let fetch =
-        "curl -sS -H 'Accept: text/plain;version=0.0.4' \"$0/metrics\" | promtool check metrics";
+    let fetch = "curl -sS \"$0/metrics\" | promtool check metrics";
     succeeds(command("sh").args(["-c", fetch, &url]));
 }
 
@@ -65,6 +64,11 @@ fn the_dashboard_is_one_that_grafana_reads() {
         assert!(!targets.is_empty(), "{panel}");
         targets.iter().map(|target| target["expr"].as_str().unwrap().to_owned())
     });
+    let silent = panels
+        .iter()
+        .filter(|panel| panel["type"] != "row")
+        .filter(|panel| panel["description"].as_str().is_none_or(|text| !text.ends_with('.')));
+    assert_eq!(silent.count(), 0, "a panel that does not say what it shows");
     // As recording rules, with Grafana's variables replaced, they are valid PromQL.
     let rules = queries.enumerate().map(|(number, query)| {
         assert!(query.contains("lockkeeper_"), "{query}");

@@ -1,4 +1,4 @@
-//! The unit, the packages, the crate and the workflows refer only to what is there.
+//! The unit, the packages, the crate, the alerts and the workflows refer only to what is there.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,6 +11,8 @@ use crate::source::{File, assert_found, assert_none, files};
 const UNIT: &str = "deploy/systemd/lockkeeper.service";
 const SETTINGS: &str = "deploy/packages/lockkeeper.toml";
 const SYSUSERS: &str = "deploy/systemd/lockkeeper.sysusers";
+const ALERTS: &str = "deploy/prometheus/alerts.yml";
+const OPERATIONS: &str = "docs/operations.md";
 const WORKFLOWS: &str = ".github/workflows";
 
 /// Where `make dist` puts what it builds.
@@ -55,6 +57,35 @@ fn every_file_that_the_sources_include_is_in_the_crate() {
     let included = manifest["package"]["include"].as_array().unwrap();
     let included: Vec<_> = included.iter().map(|path| path.as_str().unwrap()).collect();
     assert_none(&left_out(&files("src", "rs"), &included));
+}
+
+#[test]
+fn every_alert_leads_to_its_row_of_the_symptoms() {
+    let (alerts, page) = (File::read(ALERTS), File::read(OPERATIONS));
+    assert!(alerts.text.matches("- alert: ").count() > 10);
+    assert_none(&without_a_row(&alerts, &page));
+}
+
+#[test]
+fn the_dependencies_of_every_release_are_watched_for_advisories() {
+    let weekly = File::read(&format!("{WORKFLOWS}/advisories.yml")).text;
+    assert!(weekly.contains("- cron: ") && weekly.contains("run: cargo deny check advisories\n"));
+    let watched: serde_json::Value =
+        serde_norway::from_str(&File::read(".github/dependabot.yml").text).unwrap();
+    let watched = watched["updates"].as_array().unwrap().iter();
+    let watched: BTreeSet<_> = watched
+        .map(|one| {
+            [&one["package-ecosystem"], &one["directory"]].map(|text| text.as_str().unwrap())
+        })
+        .collect();
+    for (ecosystem, directory, lock) in [
+        ("cargo", "/", "Cargo.lock"),
+        ("npm", "/clients/typescript", "package-lock.json"),
+        ("github-actions", "/", WORKFLOWS),
+    ] {
+        assert!(watched.contains(&[ecosystem, directory]), "{ecosystem} in {watched:?}");
+        assert!(Path::new(&directory[1..]).join(lock).exists(), "{directory}{lock}");
+    }
 }
 
 #[test]
@@ -161,6 +192,27 @@ fn left_out(sources: &[File], included: &[&str]) -> Vec<String> {
     faults
 }
 
+/// The alerts without a link to a row of the table of symptoms, and the rows that no alert leads to.
+fn without_a_row(alerts: &File, page: &File) -> Vec<String> {
+    let rows =
+        page.text.lines().filter_map(|line| line.strip_prefix("| <a id=\"")?.split_once('"'));
+    let mut rows: BTreeSet<_> = rows.map(|(id, _)| id).collect();
+    let all = rows.clone();
+    let mut faults = Vec::new();
+    for alert in alerts.text.split("- alert: ").skip(1) {
+        let name = alert.lines().next().unwrap();
+        let link = alert.split_once("runbook_url: ").map_or("", |(_, rest)| rest);
+        let link = link.lines().next().unwrap_or_default();
+        let row = link.split_once(&format!("/{}#", page.path)).map_or("", |(_, row)| row);
+        rows.remove(row);
+        if !all.contains(row) {
+            faults.push(format!("{}: {name} has no row: {link:?}", alerts.path));
+        }
+    }
+    faults.extend(rows.into_iter().map(|row| format!("{}: no alert leads to {row}", page.path)));
+    faults
+}
+
 /// The actions that are not named by the hash of a commit.
 fn unpinned(file: &File) -> Vec<String> {
     let actions = file.text.lines().filter_map(|line| line.split_once("uses: "));
@@ -192,6 +244,13 @@ fn a_unit_a_crate_or_a_workflow_that_does_not_fit_is_found() {
     let source = File::planted("src/a/mod.rs", "include_str!(\"../../config/a.toml\")");
     assert_none(&left_out(std::slice::from_ref(&source), &["/src", "/config"]));
     assert_found(&left_out(&[source], &["/src"]), "leaves out config/a.toml");
+    let (alerts, page) = (File::read(ALERTS), File::read(OPERATIONS));
+    let planted = |from, to| File::planted(ALERTS, &alerts.text.replacen(from, to, 1));
+    assert_found(&without_a_row(&planted("#fault", "#faults"), &page)[..1], "Fault has no row");
+    assert_found(
+        &without_a_row(&planted("#fault", "#slow-answers"), &page),
+        "no alert leads to fault",
+    );
     let loose = File::planted("a.yml", "      - uses: actions/checkout@v7\n");
     assert_found(&unpinned(&loose), "actions/checkout@v7 is not pinned");
 }

@@ -1,4 +1,5 @@
-//! The manifests for Kubernetes refer only to what the image and the service have.
+//! The manifests for Kubernetes refer only to what the image and the service have, and those beside
+//! them to what the manifests have.
 
 use std::path::Path;
 
@@ -8,6 +9,10 @@ use serde_json::Value;
 
 use crate::source::{File, assert_found, assert_none, files};
 
+const MONITOR: &str = "deploy/kubernetes/service-monitor.yaml";
+const POLICY: &str = "deploy/kubernetes/network-policy.yaml";
+const ALERTS: &str = "deploy/prometheus/alerts.yml";
+
 /// Stands in the manifests for the digest of an API key.
 const PLACEHOLDER: &str = "replace this by the SHA-256 of your secret";
 
@@ -16,7 +21,7 @@ const SPARE: u64 = 5;
 
 #[test]
 fn every_manifest_fits_the_image_and_the_service() {
-    let manifests = files("deploy/kubernetes", "yaml");
+    let manifests = manifests();
     assert!(manifests.len() >= 2, "only {} manifests", manifests.len());
     assert_none(
         &manifests.iter().flat_map(|file| misfits(file, &Image::read())).collect::<Vec<_>>(),
@@ -24,8 +29,17 @@ fn every_manifest_fits_the_image_and_the_service() {
 }
 
 #[test]
+fn the_monitor_and_the_policy_fit_every_manifest_and_the_alerts() {
+    let (monitor, policy) = (File::read(MONITOR), File::read(POLICY));
+    for manifest in manifests() {
+        assert_none(&unmonitored(&monitor, &manifest, &Image::read()));
+        assert_none(&cut_off(&policy, &manifest, &Image::read()));
+    }
+}
+
+#[test]
 fn a_manifest_starts_with_the_digest_of_a_secret_and_not_without() {
-    for file in files("deploy/kubernetes", "yaml") {
+    for file in manifests() {
         let secret = secret(&file);
         let settings = text(&secret["stringData"]["lockkeeper.toml"]);
         let whole = settings.replace(PLACEHOLDER, &"0".repeat(64));
@@ -34,6 +48,13 @@ fn a_manifest_starts_with_the_digest_of_a_secret_and_not_without() {
         assert_eq!(parse(&whole, &variables).unwrap().api_keys.len(), 1);
         assert!(parse(settings, &variables).is_err(), "{}: it starts as it is", file.path);
     }
+}
+
+/// The files that run the service; the others are beside them.
+fn manifests() -> Vec<File> {
+    let mut files = files("deploy/kubernetes", "yaml");
+    files.retain(|file| ![MONITOR, POLICY].contains(&file.path.as_str()));
+    files
 }
 
 /// What a pod takes for granted.
@@ -185,6 +206,89 @@ fn misfits(file: &File, image: &Image) -> Vec<String> {
     }
     let broken = rules.into_iter().filter(|(_, holds)| !holds);
     broken.map(|(what, _)| format!("{}: {what}", file.path)).collect()
+}
+
+/// Whether these labels are among those.
+fn selects(labels: &Value, of: &Value) -> bool {
+    let labels = labels.as_object().filter(|labels| !labels.is_empty());
+    labels.is_some_and(|labels| labels.iter().all(|(name, value)| of[name] == *value))
+}
+
+/// Whether the monitor scrapes the pods of a manifest as the job of the alerts.
+fn unmonitored(monitor: &File, manifest: &File, image: &Image) -> Vec<String> {
+    let spec = &of_kind(monitor, &["ServiceMonitor"])["spec"];
+    let (secret, service) = (secret(monitor), of_kind(manifest, &["Service"]));
+    let (endpoint, labels) = (&spec["endpoints"][0], &service["metadata"]["labels"]);
+    let credentials = &endpoint["authorization"]["credentials"];
+    let job = text(&labels[text(&spec["jobLabel"])]);
+    let path = text(&endpoint["path"]);
+    let rules = [
+        ("it selects another Service", selects(&spec["selector"]["matchLabels"], labels)),
+        (
+            "it scrapes a port that is not there",
+            endpoint["port"] == service["spec"]["ports"][0]["name"],
+        ),
+        (
+            "it scrapes a path that is not there",
+            image.paths.contains(&format!(".route(\"{path}\", ")),
+        ),
+        ("its job is not that of the alerts", {
+            File::read(ALERTS).text.contains(&format!("job=\"{job}\""))
+        }),
+        ("it has no API key", {
+            credentials["name"] == secret["metadata"]["name"]
+                && secret["stringData"][text(&credentials["key"])].is_string()
+        }),
+    ];
+    let broken = rules.into_iter().filter(|(_, holds)| !holds);
+    broken.map(|(what, _)| format!("{}: {what}: {}", monitor.path, manifest.path)).collect()
+}
+
+/// Whether the policy lets clients reach the pods of a manifest, and the pods their store.
+fn cut_off(policy: &File, manifest: &File, image: &Image) -> Vec<String> {
+    let spec = &of_kind(policy, &["NetworkPolicy"])["spec"];
+    let pods = &of_kind(manifest, &["StatefulSet", "Deployment"])["spec"]["template"];
+    let port = &pods["spec"]["containers"][0]["ports"][0]["name"];
+    let egress = list(&spec["egress"]).iter().flat_map(|rule| list(&rule["ports"]));
+    let store = variables(manifest, image).into_iter().find(|(name, _)| name == "LOCKKEEPER_STORE");
+    let store = store.filter(|(_, url)| url.starts_with("redis")).map(|(_, url)| url);
+    let reached =
+        |url: &str| egress.clone().any(|open| url.ends_with(&format!(":{}", open["port"])));
+    let rules = [
+        ("it selects other pods", {
+            selects(&spec["podSelector"]["matchLabels"], &pods["metadata"]["labels"])
+        }),
+        ("clients cannot reach the port", spec["ingress"][0]["ports"][0]["port"] == *port),
+        ("the store cannot be reached", store.is_none_or(|url| reached(&url))),
+        (
+            "names cannot be resolved",
+            egress.clone().any(|open| open["port"] == 53 && open["protocol"] == "UDP"),
+        ),
+    ];
+    let broken = rules.into_iter().filter(|(_, holds)| !holds);
+    broken.map(|(what, _)| format!("{}: {what}: {}", policy.path, manifest.path)).collect()
+}
+
+#[test]
+fn a_monitor_and_a_policy_that_do_not_fit_are_found() {
+    let (image, manifest) = (Image::read(), File::read("deploy/kubernetes/redis.yaml"));
+    for (path, from, to, fault) in [
+        (MONITOR, "matchLabels: {app", "matchLabels: {apps", "another Service"),
+        (MONITOR, "port: http", "port: web", "a port that is not there"),
+        (MONITOR, "path: /metrics", "path: /metric", "a path that is not there"),
+        (MONITOR, "jobLabel: app", "jobLabel: apps", "not that of the alerts"),
+        (MONITOR, "key: api-key}", "key: secret}", "no API key"),
+        (POLICY, "    matchLabels: {app", "    matchLabels: {apps", "other pods"),
+        (POLICY, "port: http", "port: 80", "cannot reach the port"),
+        (POLICY, "port: 6379", "port: 6380", "the store cannot be reached"),
+        (POLICY, "port: 53, protocol: UDP", "port: 53", "names cannot be resolved"),
+    ] {
+        let good = File::read(path);
+        let planted = File::planted(path, &good.text.replacen(from, to, 1));
+        assert_ne!(planted.text, good.text, "{from}");
+        let check = if path == MONITOR { unmonitored } else { cut_off };
+        assert_found(&check(&planted, &manifest, &image), fault);
+    }
 }
 
 #[test]
