@@ -1,12 +1,16 @@
 //! Follows README.md, and the pages on the reference, the shell and recipes, from top to bottom, as
 //! a newcomer does: every block is run, and has to print the answer that is shown below.
 
+mod answers;
+
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use tempfile::TempDir;
 
+use crate::readme::answers::fits;
 use crate::support::process::{BINARY, command};
 use crate::support::{Process, Redis, in_memory};
 
@@ -28,10 +32,6 @@ const ANSWER: &str = "# ";
 /// Ends what one step printed.
 const END: u8 = 0x1e;
 
-/// What differs from one answer to the next.
-const VOLATILE: [&str; 4] =
-    [r#""token":"#, r#""fencing_token":"#, r#""retry_after_ms":"#, r#""waited_ms":"#];
-
 #[test]
 fn every_block_of_the_readme_does_what_it_says() {
     let answers = follows(README, &["sh", "bash", "crontab", "php", "sql"]).answers;
@@ -50,7 +50,7 @@ fn every_block_of_the_shell_page_does_what_it_says() {
 
 #[test]
 fn every_block_of_the_recipes_does_what_it_says() {
-    assert_eq!(follows(RECIPES, &["sh", "ini"]).answers, 11);
+    assert_eq!(follows(RECIPES, &["sh", "ini"]).answers, 13);
 }
 
 /// Runs every block of a page, which has blocks of all these kinds.
@@ -230,14 +230,14 @@ impl Newcomer {
         self.service.as_ref().map_or_else(|| SERVICE.to_owned(), address)
     }
 
-    /// As with PHP, below.
+    /// As with PHP, below, and as if it were typed: it must not close the terminal.
     fn runs_bash(&mut self, block: &str) {
         let script = self.directory.path().join("readme.bash");
         std::fs::write(&script, block.replace(SERVICE, &self.address())).unwrap();
-        let bash = "bash readme.bash; echo $?";
-        assert_eq!(self.run(bash), "at work\n0\n");
+        let bash = "bash -c '. ./readme.bash; echo still open: $?'";
+        assert_eq!(self.run(bash), "at work\nstill open: 0\n");
         self.run(&format!("curl -sS -X POST 'http://{SERVICE}/locks/cleanup?wait=20s'"));
-        assert_eq!(self.run(bash), "75\n");
+        assert_eq!(self.run(bash), "still open: 75\n");
     }
 
     /// Each line is run as cron would, twice; a held key is no error, and nothing is said.
@@ -258,12 +258,30 @@ impl Newcomer {
         }
     }
 
-    /// The line of a unit leads, with another program.
+    /// The line of a unit leads, with another program. A unit without one waits for its program.
     fn runs_unit(&mut self, block: &str) {
         let line = block.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/"));
-        let (exec, program) = line.unwrap().split_once(" -- ").unwrap();
+        let Some(line) = line else { return self.notifies(block) };
+        let (exec, program) = line.split_once(" -- ").unwrap();
         assert!(program.starts_with("/srv/") && block.contains("\nRestart=always\n"), "{block}");
         assert_eq!(self.run(&format!("{exec} -- echo at work; echo $?")), "at work\n0\n");
+    }
+
+    /// A program under `exec` tells systemd that it is ready, from a process of its own.
+    fn notifies(&mut self, block: &str) {
+        assert!(block.contains("\nType=notify\nNotifyAccess=all\n"), "{block}");
+        let path = self.directory.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let tell = "import os, socket; \
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); \
+            s.sendto(b\"READY=1\", os.environ[\"NOTIFY_SOCKET\"])";
+        let exec = "lockkeeper exec leader/notify -- python3";
+        let shown = self.run(&format!("NOTIFY_SOCKET={} {exec} -c '{tell}'", path.display()));
+        assert_eq!(shown, "");
+        socket.set_nonblocking(true).unwrap();
+        let mut told = [0; 64];
+        let length = socket.recv(&mut told).unwrap();
+        assert_eq!(&told[..length], b"READY=1");
     }
 
     /// A free key is worked under and given back; a held one is not.
@@ -346,39 +364,4 @@ pub(crate) fn blocks(page: &str) -> Vec<(&str, &str)> {
     let parts: Vec<_> = page.split("\n```").collect();
     assert!(parts.len() % 2 == 1, "a block does not end");
     parts.iter().skip(1).step_by(2).map(|block| block.split_once('\n').unwrap()).collect()
-}
-
-const TTL: &str = r#""ttl_ms":"#;
-
-/// Whether an answer is the one that is shown, `...` being anything.
-fn fits(shown: &str, real: &str) -> bool {
-    let (shown, real) = (steady(shown), steady(real.trim()));
-    match shown.split_once("...") {
-        Some((begin, end)) => real.starts_with(begin) && real.ends_with(end),
-        None => shown == real,
-    }
-}
-
-/// An answer without what differs each time.
-fn steady(answer: &str) -> String {
-    let mut steady = answer.to_owned();
-    for name in VOLATILE {
-        if let Some((before, rest)) = steady.split_once(name) {
-            let (value, rest) = rest.split_at(rest.find([',', '}']).unwrap());
-            let value = if value == "0" { value } else { "*" };
-            steady = format!("{before}{name}{value}{rest}");
-        }
-    }
-    // What is left of it: whole seconds, by a request that took less than one.
-    if let Some((before, rest)) = steady.split_once(TTL) {
-        let (value, rest) = rest.split_at(rest.find([',', '}']).unwrap());
-        let seconds = value.parse::<u64>().unwrap().div_ceil(1_000);
-        steady = format!("{before}{TTL}{seconds}000{rest}");
-    }
-    match steady.split_once("for another ") {
-        Some((before, rest)) => {
-            format!("{before}for another *{}", &rest[rest.find('s').unwrap()..])
-        }
-        None => steady,
-    }
 }

@@ -5,6 +5,7 @@ mod cron;
 mod deploy;
 mod hold;
 pub(crate) mod php_fpm;
+mod recipes;
 
 use std::path::Path;
 use std::process::{Command, Output};
