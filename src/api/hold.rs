@@ -23,7 +23,7 @@ use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::lock::error::LockError;
 use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish, TimedOut};
-use crate::lock::lease::Claim;
+use crate::lock::lease::{Claim, Lease};
 use crate::lock::permit::Permit;
 use crate::metrics::{Counted, Counting, Unanswered};
 use crate::wire::EventBody;
@@ -96,7 +96,7 @@ pub(super) async fn hold(
         Ok(HoldStart::Hold(hold)) => {
             let waiter = waiter.map(|permit| (permit, app.metrics.in_line()));
             let open = (app.metrics.hold_stream(), room, stream);
-            let stream = Stream { hold, app, call, form, waiter, _open: open };
+            let stream = Stream { hold, app, call, form, waiter, lease: None, _open: open };
             let events = Body::from_stream(unfold(stream, Stream::next));
             let mut answer = streamed(form.media_type(), events);
             // Not chunked: PHP's fopen would wait for 8 KiB of chunks.
@@ -114,6 +114,8 @@ struct Stream {
     call: KeyCall,
     form: Form,
     waiter: Option<(Option<Permit>, Unanswered)>,
+    /// The lease, once it is granted.
+    lease: Option<Lease>,
     _open: (Counting, OwnedSemaphorePermit, Option<Permit>),
 }
 
@@ -148,16 +150,22 @@ impl Stream {
     }
 
     /// Logs what happened to the lease; heartbeats are not logged.
-    fn note(&self, event: &HoldEvent) {
+    fn note(&mut self, event: &HoldEvent) {
+        if let HoldEvent::Acquired(grant) = event {
+            self.lease = Some(grant.lease.clone());
+        }
         let mut record = Record::of(&self.app, &self.call, Counted::Acquire, "hold");
+        if let Some(lease) = &self.lease {
+            record.holder.owner = lease.owner.clone();
+            record.lease(lease);
+        }
         match event {
             HoldEvent::Waiting(_) | HoldEvent::Alive(_) => (),
-            HoldEvent::Acquired(grant) => {
-                record.holder.owner = grant.lease.owner.clone();
-                record.lease(&grant.lease);
-                record.end("granted");
+            HoldEvent::Acquired(_) => record.end("granted"),
+            HoldEvent::Lost(why) => {
+                record.why = Some(*why);
+                record.end("lost");
             }
-            HoldEvent::Lost(_) => record.end("lost"),
             HoldEvent::TimedOut => record.end("timed_out"),
             HoldEvent::Draining => record.end("drained"),
             HoldEvent::Cancelled => record.end("cancelled"),

@@ -6,6 +6,7 @@ use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
 use crate::lock::error::LockError;
 use crate::lock::lease::{Holder, Lease, Owner};
+use crate::lock::leases::Why;
 use crate::lock::token::FencingToken;
 use crate::metrics::Counted;
 use crate::wire::shared_by;
@@ -21,6 +22,8 @@ pub(super) struct Record<'a> {
     pub(super) holder: Holder,
     /// The reason of a forced release.
     pub(super) reason: Option<String>,
+    /// Why a stream lost its lease.
+    pub(super) why: Option<Why>,
 }
 
 /// A line for [`Record::end`], with these fields first.
@@ -35,6 +38,7 @@ macro_rules! line {
             lock.fencing_token = $record.holder.fencing_token.map(FencingToken::number),
             lock.slots = shared_by($record.holder.share.slots),
             lock.slot = $record.holder.share.slot,
+            end = $record.why.map(Why::name),
             duration_ms = $record.call.id.began.elapsed().as_micros() as f64 / 1_000.0,
             caller = $record.call.caller.name(),
             client.address = %$record.call.id.client,
@@ -46,7 +50,7 @@ macro_rules! line {
 
 impl<'a> Record<'a> {
     pub(super) fn of(app: &'a App, call: &'a KeyCall, verb: Counted, op: &'static str) -> Self {
-        Self { app, call, verb, op, holder: Holder::default(), reason: None }
+        Self { app, call, verb, op, holder: Holder::default(), reason: None, why: None }
     }
 
     /// Notes the number and the share of a lease.

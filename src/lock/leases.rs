@@ -22,7 +22,7 @@ use crate::lock::permit::{Count, Permit};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::{Share, Slots};
 use crate::lock::store::{Target, Win};
-use crate::lock::time::Ttl;
+use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::FencingToken;
 
 /// The expected end of a lease that never expires.
@@ -63,12 +63,29 @@ pub(crate) struct End {
     pub(crate) why: Why,
 }
 
+impl End {
+    /// Writes the line of the log.
+    fn log(&self) {
+        tracing::info!(
+            lock.key = self.key.as_str(),
+            lock.owner = self.owner.as_ref().map(Owner::as_str),
+            lock.fencing_token = self.fencing_token.map(FencingToken::number),
+            held_ms = self.held.map(millis_down),
+            end = self.why.name(),
+            seen_later = (self.why == Why::Elsewhere).then_some(true),
+            "lease ended"
+        );
+    }
+}
+
 /// The reason why a lease ended, or why a stream no longer has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its holder released it, or closed its stream. A stream is told so as well of an early end
-    /// that this instance cannot explain.
+    /// Its holder released it. A stream is told so as well of an early end that this instance cannot
+    /// explain.
     Released,
+    /// The client of its stream closed the connection.
+    Disconnected,
     /// Its TTL passed.
     Expired,
     /// It lasted for the `max_hold` of its key.
@@ -89,6 +106,7 @@ impl Why {
     pub fn name(self) -> &'static str {
         match self {
             Self::Released => "released",
+            Self::Disconnected => "disconnected",
             Self::Expired => "expired",
             Self::MaxHold => "max_hold",
             Self::Forced => "forced",
@@ -136,6 +154,10 @@ impl Leases {
             // A holder whose lease was replaced goes on under another number.
             let before = known.remove(key, number).or_else(|| known.remove(key, replaces?));
             if let Some(mut before) = before {
+                if before.number() != number {
+                    let replaced = before.end(now, Why::Replaced);
+                    known.unlogged.push(replaced);
+                }
                 before.renew(lease, now);
                 before.permit = claim.permit.clone().or(before.permit);
                 return known.insert(before);
@@ -169,15 +191,17 @@ impl Leases {
         }
     }
 
-    /// Forgets a lease whose grant reached nobody.
-    pub(crate) fn taken_back(&self, key: &LockKey, holder: &Holder) {
-        let Some(number) = holder.fencing_token else { return };
-        self.with(|known, _| _ = known.remove(key, number));
+    /// Forgets a lease whose grant reached nobody, and returns its owner.
+    pub(crate) fn taken_back(&self, key: &LockKey, number: FencingToken) -> Option<Owner> {
+        self.with(|known, _| known.remove(key, number)?.lease.owner)
     }
 
-    /// Notes a lease from before this process was started.
-    pub(crate) fn found(&self, key: &LockKey, holder: &Holder, permit: Permit) {
-        let (Some(fencing_token), Some(left)) = (holder.fencing_token, holder.left) else { return };
+    /// Notes a lease from before this process was started. Returns false if there is no room for
+    /// more of them without a permit.
+    pub(crate) fn found(&self, key: &LockKey, holder: &Holder, permit: Option<Permit>) -> bool {
+        let (Some(fencing_token), Some(left)) = (holder.fencing_token, holder.left) else {
+            return true;
+        };
         let lease = Lease {
             key: key.clone(),
             owner: holder.owner.clone(),
@@ -189,9 +213,10 @@ impl Leases {
         self.with(|known, _| {
             if known.lease(key, fencing_token).is_none() {
                 let found = KnownLease::new(lease, Instant::now(), &known.prefixes);
-                known.insert(KnownLease { permit: Some(permit), ..found });
+                known.insert(KnownLease { permit, ..found });
             } // Otherwise its client has renewed it meanwhile.
-        });
+            known.has_room()
+        })
     }
 
     /// Returns whether a lease with a permit of this count is over once the claim has one.
@@ -230,7 +255,7 @@ impl Leases {
                 return known.end_all(key, now, why, is_it);
             }
             let (key, owner) = (key.clone(), holder.owner.clone());
-            let (fencing_token, held, waited) = (number, None, None);
+            let (fencing_token, held, waited) = (number, holder.held, None);
             known.record(End { number: 0, at: now, key, owner, fencing_token, held, waited, why });
         });
     }
@@ -301,11 +326,17 @@ impl Leases {
         self.with(|known, _| known.changes)
     }
 
+    /// Logs the ends that were noted, once the registry is free for others.
     fn with<T>(&self, use_it: impl FnOnce(&mut Known, &mut Holds) -> T) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (known, holds) = &mut *state;
-        known.expire(Instant::now(), self.unreported);
-        use_it(known, holds)
+        let (result, unlogged) = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let (known, holds) = &mut *state;
+            known.expire(Instant::now(), self.unreported);
+            let result = use_it(known, holds);
+            (result, std::mem::take(&mut known.unlogged))
+        };
+        unlogged.iter().for_each(End::log);
+        result
     }
 }
 
@@ -316,7 +347,7 @@ mod tests {
 
     use tokio::time::{Instant, advance};
 
-    use super::known::{KEPT_ENDS, MOST};
+    use super::known::{KEPT_ENDS, MOST, MOST_OVERDUE};
     use super::{Leases, Living, Why};
     use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner, Replaced};
     use crate::lock::permit::Count;
@@ -515,11 +546,12 @@ mod tests {
         leases.granted(&claim(), &win("late", 1));
         assert_eq!(known(), 1);
         advance(Duration::from_secs(11)).await;
-        for lock in 0..KEPT_ENDS as u64 + 10 {
+        for lock in 0..MOST_OVERDUE as u64 + 10 {
             leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1));
         }
         advance(Duration::from_secs(11)).await;
-        assert_eq!((known(), leases.overdue(usize::MAX).len()), (KEPT_ENDS, KEPT_ENDS));
+        while leases.with(|known, _| !known.running.is_empty()) {}
+        assert_eq!((known(), leases.overdue(usize::MAX).len()), (MOST_OVERDUE, MOST_OVERDUE));
         assert!(
             leases.ended_after(0).0.is_sorted_by_key(|end| end.at)
                 && Instant::now() >= leases.ended_after(0).0[0].at
@@ -590,7 +622,7 @@ mod tests {
         }
         leases.granted(&counted(), &win("a", 2));
         assert!(count.permit(1).is_none());
-        leases.taken_back(&key("a"), &holder(2));
+        leases.taken_back(&key("a"), number(2));
         assert_eq!((leases.living()[0].1.count, count.permit(1).is_some()), (0, true));
         assert_eq!(told(&leases).len(), 1, "nobody had it");
     }

@@ -4,6 +4,7 @@
 //! while it drains (`shutdown.rs`). The store decides who holds a lock; the waiting loop is in
 //! `waiting.rs`.
 
+mod ends;
 mod shutdown;
 
 use std::fmt;
@@ -357,7 +358,7 @@ impl Locks {
             LastWord::Stay => self.renew(of.clone(), None).await.map(drop),
             LastWord::End => {
                 if let Ended::Lease(lease) = self.store.end(of).await? {
-                    self.leases.ended(&of.key, &lease, Why::Released);
+                    self.leases.ended(&of.key, &lease, Why::Disconnected);
                 }
                 Ok(())
             }

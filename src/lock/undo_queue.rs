@@ -13,10 +13,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::backoff::Backoff;
 use crate::lock::error::{Effect, StoreError};
-use crate::lock::lease::{Claim, Origin, Receipt};
+use crate::lock::lease::{Claim, Origin, Owner, Receipt};
 use crate::lock::leases::Leases;
 use crate::lock::store::{Answer, Condition, Ended, Store, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
+use crate::lock::token::FencingToken;
 use crate::lock::turns::Turn;
 
 /// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
@@ -102,10 +103,18 @@ impl UndoQueue {
                     }
                 }
             };
-            if let Ended::Lease(holder) = ended {
-                leases.taken_back(&of.key, &holder);
-            }
-            tracing::info!(lock.key = %of.key, "undid a grant that no client received");
+            let number = match &ended {
+                Ended::Lease(holder) => holder.fencing_token,
+                _ => None,
+            };
+            let owner = number.and_then(|number| leases.taken_back(&of.key, number));
+            tracing::info!(
+                lock.key = %of.key,
+                lock.owner = owner.as_ref().map(Owner::as_str),
+                lock.fencing_token = number.map(FencingToken::number),
+                end = "undone",
+                "undid a grant that no client received"
+            );
         });
     }
 }

@@ -16,7 +16,7 @@ mod tls;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::system::uname;
 use tokio::sync::Semaphore;
@@ -200,13 +200,14 @@ impl Server {
         if let Some(tls) = self.certificates.own() {
             tls.remind();
         }
-        self.count_found_leases().await;
+        self.note_found_leases().await;
         let acceptors: Vec<_> =
             (0..).zip(&listeners).map(|(at, one)| self.acceptor(at, one)).collect();
         let pairs = acceptors.iter().zip(&listeners);
         let accept = join_all(pairs.map(|(acceptor, listener)| acceptor.accept(listener)));
+        let working = join(accept, self.app.locks.look_for_ends());
         let patience = tokio::select! {
-            _ = accept => limits.shutdown_time.get(),
+            _ = working => limits.shutdown_time.get(),
             () = shutdown => limits.shutdown_time.get(),
             reason = watched::failed() => {
                 tracing::error!(
@@ -250,10 +251,10 @@ impl Server {
         Acceptor::new(api, limits, admission, self.app.metrics.clone(), tls)
     }
 
-    /// Counts the leases on disk among those of the API keys that may have acquired them. Not on
-    /// Redis, where other instances may have acquired them and will see their end.
-    async fn count_found_leases(&self) {
-        if self.app.keyring.is_open() || !matches!(self.config.store, StoreUrl::Embedded(_)) {
+    /// Notes the leases on disk, and counts them among those of the API keys that may have acquired
+    /// them. Not on Redis, where other instances may have acquired them and will see their end.
+    async fn note_found_leases(&self) {
+        if !matches!(self.config.store, StoreUrl::Embedded(_)) {
             return;
         }
         let mut after = None;
@@ -261,15 +262,18 @@ impl Server {
             let listing = self.app.locks.list(vec![String::new()], after, FOUND_AT_ONCE).await;
             let Ok(listing) = listing else { return };
             for LockStatus { key, holder, sharers, .. } in listing.locks {
-                let Some(caller) = self.app.keyring.likely(key.as_str()) else { continue };
+                let caller = self.app.keyring.likely(key.as_str());
                 let mut holders = Vec::from_iter(holder);
                 if sharers.is_some() {
                     let Ok(status) = self.app.locks.inspect(&key, None, 0).await else { return };
                     holders = status.sharers.map_or_else(Vec::new, |all| all.leases);
                 }
                 for holder in &holders {
-                    let Some(permit) = self.app.quotas.permit_anyway(&caller) else { continue };
-                    self.app.locks.leases().found(&key, holder, permit);
+                    let permit = caller.as_ref().and_then(|one| self.app.quotas.permit_anyway(one));
+                    let has_room = self.app.locks.leases().found(&key, holder, permit);
+                    if !has_room && self.app.keyring.is_open() {
+                        return;
+                    }
                 }
             }
             match listing.cursor {

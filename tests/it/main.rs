@@ -20,6 +20,7 @@ mod hold;
 mod interop;
 mod legacy;
 mod listeners;
+mod lives;
 mod logging;
 mod migration;
 mod model;

@@ -18,11 +18,8 @@ use crate::metrics::Counted;
 /// The age of a look at the store after which the next dashboard looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(900);
 
-/// The longest look at the store, and at keys whose leases should have ended.
+/// The longest look at the store.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The keys that are looked at with the store.
-const KEYS_AT_ONCE: usize = 32;
 
 /// The key that is looked at; nobody has to hold it.
 const PROBE: &str = "lockkeeper/dashboard";
@@ -189,10 +186,6 @@ impl Activity {
             return look.clone();
         }
         let look = self.probe(locks).await;
-        if look.problem.is_none() {
-            // What was not looked at in time is looked at the next time.
-            let _ = timeout(PATIENCE, look_for_ends(locks)).await;
-        }
         *last = Some((Instant::now(), look.clone()));
         look
     }
@@ -233,14 +226,6 @@ impl ActivityCounts {
             self.steps.retain(|one| one.number + STEPS > number);
         }
         self.steps.back_mut().expect("one was there, or has been added")
-    }
-}
-
-/// Asks the store whether the leases have ended that should have.
-async fn look_for_ends(locks: &Locks) {
-    for (key, fencing_token) in locks.leases().overdue(KEYS_AT_ONCE) {
-        let Ok(status) = locks.inspect(&key, None, 0).await else { return };
-        locks.leases().looked(&status, fencing_token);
     }
 }
 

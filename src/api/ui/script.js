@@ -397,7 +397,7 @@ const renderEnds = () => {
   set($('ends-count'), some.length ? `${some.length} on this instance` : '');
 };
 const WHY = {
-  released: 'The holder released it, or closed its stream', expired: 'Its TTL passed without a refresh',
+  released: 'The holder released it', disconnected: 'The client of its stream closed the connection', expired: 'Its TTL passed without a refresh',
   forced: 'An administrator ended it', max_hold: 'It was held for longer than is allowed',
   elsewhere: 'This instance did not see it: it expired, or was ended through another instance or in the store',
 };

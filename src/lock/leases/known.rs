@@ -13,9 +13,12 @@ use crate::lock::permit::Permit;
 use crate::lock::prefixes::Prefixes;
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// The ends that are kept: as many as the dashboard shows. So many leases of which the TTL has
-/// passed are kept as well, until a look tells whether they ended.
+/// The ends that are kept: as many as the dashboard shows.
 pub(super) const KEPT_ENDS: usize = 200;
+
+/// The most leases of which the TTL has passed that are kept until a look tells whether they ended.
+/// The ends of further ones are in no line of the log.
+pub(super) const MOST_OVERDUE: usize = 10_000;
 
 /// The most known leases without a permit. Further ones are in no metric of leases, and their ends
 /// lack the time that they were held.
@@ -45,6 +48,8 @@ pub(super) struct Known {
     pub(super) last: u64,
     /// A count of grants, renewals and ends.
     pub(super) changes: u64,
+    /// The ends that have to be logged.
+    pub(super) unlogged: SmallVec<[End; 1]>,
 }
 
 /// A moment of a lease, at which it began or its TTL has passed, with its name.
@@ -72,7 +77,18 @@ impl Known {
         let (leases, ended) = (HashMap::new(), VecDeque::new());
         let (running, overdue) = (BTreeSet::new(), BTreeSet::new());
         let living = prefixes.names().map(|_| BTreeSet::new()).collect();
-        Self { prefixes, observe, leases, running, living, overdue, ended, last: 0, changes: 0 }
+        Self {
+            prefixes,
+            observe,
+            leases,
+            running,
+            living,
+            overdue,
+            ended,
+            last: 0,
+            changes: 0,
+            unlogged: SmallVec::new(),
+        }
     }
 
     pub(super) fn of_key(&self, key: &LockKey) -> impl Iterator<Item = &KnownLease> {
@@ -83,9 +99,14 @@ impl Known {
         self.of_key(key).find(|known| known.number() == number)
     }
 
+    /// Returns true if there is room for a lease without a permit.
+    pub(super) fn has_room(&self) -> bool {
+        self.running.len() < MOST
+    }
+
     /// Makes a lease known, if there is room.
     pub(super) fn insert(&mut self, known: KnownLease) {
-        if self.running.len() >= MOST && known.permit.is_none() {
+        if !self.has_room() && known.permit.is_none() {
             return;
         }
         let key = known.lease.key.clone();
@@ -142,7 +163,7 @@ impl Known {
                 lease.observe(&self.prefixes, &self.observe, now, why);
             }
             self.overdue.insert(due);
-            if self.overdue.len() > KEPT_ENDS
+            if self.overdue.len() > MOST_OVERDUE
                 && let Some((_, key, number)) = self.overdue.first().cloned()
             {
                 self.remove(&key, number);
@@ -169,20 +190,14 @@ impl Known {
     pub(super) fn end(&mut self, key: &LockKey, number: FencingToken, at: Instant, why: Why) {
         let Some(mut known) = self.remove(key, number) else { return };
         known.observe(&self.prefixes, &self.observe, at, why);
-        let KnownLease { lease: Lease { key, owner, fencing_token, capped, .. }, .. } = known;
-        let at = at.min(known.ends_at);
-        let why = if capped && why == Why::Expired { Why::MaxHold } else { why };
-        let seen = known.granted.filter(|_| why != Why::Elsewhere);
-        let held = seen.map(|(since, _)| at.saturating_duration_since(since));
-        let (waited, fencing_token) =
-            (known.granted.map(|(_, waited)| waited), Some(fencing_token));
-        self.record(End { number: 0, at, key, owner, fencing_token, held, waited, why });
+        self.record(known.end(at, why));
     }
 
     /// Records an end under the next number.
     pub(super) fn record(&mut self, end: End) {
         self.last += 1;
         self.changes += 1;
+        self.unlogged.push(end.clone());
         let place = self.ended.partition_point(|other| other.at <= end.at);
         self.ended.insert(place, End { number: self.last, ..end });
         if self.ended.len() > KEPT_ENDS {
@@ -200,6 +215,23 @@ impl KnownLease {
 
     pub(super) fn number(&self) -> FencingToken {
         self.lease.fencing_token
+    }
+
+    /// Its end, at the end of its TTL at the latest.
+    pub(super) fn end(&self, at: Instant, why: Why) -> End {
+        let at = at.min(self.ends_at);
+        let why = if self.lease.capped && why == Why::Expired { Why::MaxHold } else { why };
+        let seen = self.granted.filter(|_| why != Why::Elsewhere);
+        End {
+            number: 0,
+            at,
+            key: self.lease.key.clone(),
+            owner: self.lease.owner.clone(),
+            fencing_token: Some(self.number()),
+            held: seen.map(|(since, _)| at.saturating_duration_since(since)),
+            waited: self.granted.map(|(_, waited)| waited),
+            why,
+        }
     }
 
     /// Its beginning, if this instance granted it and it has not ended.

@@ -34,7 +34,7 @@ async fn the_place_that_an_acquire_names_leads_to_the_key() {
 async fn a_request_without_options_gets_the_defaults() {
     let http = Lockkeeper::start().await;
     let granted = http.post("/locks/k", "").await;
-    assert_members(&granted, &["token", "key", "fencing_token", "ttl_ms", "waited_ms"]);
+    assert_members(&granted, &["token", "key", "fencing_token", "ttl_ms", "waited_ms", "owner"]);
     assert!(granted.lasts(30_000), "{granted:?}");
     let token = granted.text("token");
     assert_eq!((token.len(), &token[14..15]), (36, "4"), "no UUID v4: {token}");
@@ -91,8 +91,9 @@ async fn a_claim_that_names_no_owner_has_the_address_of_its_client() {
 #[tokio::test]
 async fn the_owner_that_the_service_writes_begins_with_the_name_of_the_api_key() {
     let keys = api_keys(&[("ci-runner", r#"[""]"#, r#"["acquire"]"#)]);
-    let http = Lockkeeper::with_settings(&keys).await.bearer("ci-runner");
-    assert_eq!(http.post("/locks/k", "").await.text("owner"), "ci-runner 127.0.0.1");
+    let service = Lockkeeper::with_settings(&keys).await;
+    let http = service.bearer("ci-runner");
+    assert_eq!(http.post("/locks/k", "").await.text("owner"), "key of ci-runner 127.0.0.1");
 }
 
 #[tokio::test]

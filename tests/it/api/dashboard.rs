@@ -119,7 +119,7 @@ async fn an_end_says_whose_lease_it_was_how_long_it_was_held_and_why_it_ended() 
     let expected = [
         ("expired", "web-3", "expired"),
         ("forced", "web-2", "forced"),
-        ("held", "web-4", "released"),
+        ("held", "web-4", "disconnected"),
         ("released", "web-1", "released"),
     ];
     let text = |(key, owner, why): (&str, &str, &str)| (key.into(), owner.into(), why.into());
@@ -144,7 +144,7 @@ async fn a_lease_that_is_refreshed_past_its_first_end_has_not_ended() {
         (!ends(&told).is_empty()).then_some(told)
     })
     .await;
-    assert_eq!(ends(&told), [("expired".into(), String::new(), "expired".into())]);
+    assert_eq!(ends(&told), [("expired".into(), "127.0.0.1".into(), "expired".into())]);
 }
 
 #[tokio::test]

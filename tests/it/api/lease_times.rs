@@ -89,7 +89,7 @@ async fn the_lease_of_a_stream_ends_with_it_or_after_its_linger() {
     let held = "lockkeeper_lease_held_seconds_count{prefix=\"cron/\"";
     // Reads the first event and disconnects.
     assert_eq!(http.post("/hold/cron/a", "").await.text("event"), "acquired");
-    counts(&http, &format!("{held},end=\"released\"}} 1")).await;
+    counts(&http, &format!("{held},end=\"disconnected\"}} 1")).await;
     assert_eq!(http.post("/hold/cron/b?linger=60s", "").await.text("event"), "acquired");
     counts(&http, "lockkeeper_hold_streams 0").await;
     counts(&http, "lockkeeper_leases{prefix=\"cron/\"} 1").await;

@@ -85,14 +85,14 @@ async fn the_commands_about_shared_leases_share_a_key_up_to_the_limit_that_they_
     };
     for slot in 1..=5 {
         let grant = said(semaphore);
-        assert!(grant.ends_with(&format!(r#""slots":5,"slot":{slot}}}"#)), "{grant}");
+        assert!(grant.contains(&format!(r#""slots":5,"slot":{slot},"#)), "{grant}");
     }
     let held = said(semaphore);
     assert!(held.contains("'reports' is held by 5 leases of at most 5; "), "{held}");
     for readers_before in 0..2 {
         let told = said(readers);
         let (reader, writer) = told.split_once('}').unwrap();
-        assert!(reader.ends_with(r#""slots":1000"#), "{told}");
+        assert!(reader.contains(r#""slots":1000"#), "{told}");
         let held = format!("'catalogue' is held by {} lease", readers_before + 1);
         assert!(writer.contains(&held), "{told}");
     }
