@@ -17,7 +17,7 @@ use tokio::time::{timeout, timeout_at};
 use crate::lock::backoff::Backoff;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::endless;
-use crate::store::redis::connect::connection_info;
+use crate::store::redis::connect::{RETRIES, connection_info};
 use crate::store::redis::keys::{SLOTS, slot};
 use crate::store::redis::link::Hints;
 use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, failure};
@@ -36,13 +36,9 @@ const ATTEMPTS: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_
 /// The lock and its record: of a moving slot's keys, no node has those that there are not.
 const ALWAYS: usize = 2;
 
-/// The longest time between two reads of the map.
+/// The longest time between two reads of the map. Calls fail while masters are elected, which takes
+/// seconds; after this time without a failed call the pauses between reads begin anew.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-
-/// The shortest pauses between two reads of the map, while calls fail: an election takes seconds.
-const LOOKS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(500));
-/// The time without a failed call after which the pauses begin anew.
-const CALM: Duration = Duration::from_secs(1);
 
 /// The time for the other nodes to answer after a node that serves has answered.
 const GRACE: Duration = Duration::from_millis(100);
@@ -229,14 +225,15 @@ impl ClusterState {
         let (patience, tls) =
             (self.factory.settings.connect_timeout, self.factory.settings.tls.clone());
         let mut lookouts = Lookouts::new(self.scheme.clone(), tls, patience);
-        let (mut known, mut looks) = (None, LOOKS);
+        let (mut known, mut retries) = (None, RETRIES);
         loop {
             lookouts.turn_to(self.addresses());
-            let looked = Instant::now();
             let failed = match look_around(&lookouts, patience).await {
                 Ok(view) => {
                     self.learn(view);
-                    let _ = timeout(LOOK_EVERY, self.outdated.notified()).await;
+                    if timeout(LOOK_EVERY, self.outdated.notified()).await.is_err() {
+                        retries = RETRIES;
+                    }
                     None
                 }
                 Err(reason) => Some(reason),
@@ -245,10 +242,7 @@ impl ClusterState {
                 tracing::warn!(%reason, "cannot read the slots from any Cluster node; retrying");
             }
             known = failed;
-            if looked.elapsed() > CALM {
-                looks = LOOKS;
-            }
-            looks.pause().await;
+            retries.pause().await;
         }
     }
 

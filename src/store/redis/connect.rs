@@ -7,12 +7,14 @@ use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime, Timeouts};
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError};
 
+use crate::lock::backoff::Backoff;
 use crate::platform::sockets::giving_up_after;
 use crate::store::redis::tls::{NodeCertificates, NodeTls};
 
-/// The pause between two attempts to connect: Redis is served again well within a second of its
-/// return.
-pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// The pauses between attempts to reach a node, a sentinel or a Cluster: Redis is served again well
+/// within a second of its return.
+pub(super) const RETRIES: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_millis(400));
 
 /// The time after which a vanished peer is noticed.
 const VANISHED_AFTER: Duration = Duration::from_secs(3);

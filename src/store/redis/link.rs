@@ -8,11 +8,11 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
 use crate::metrics::Metrics;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::{Connector, RECONNECT_PAUSE, unconnected};
+use crate::store::redis::connect::{Connector, RETRIES, unconnected};
 use crate::store::redis::refusal::shows_life;
 use crate::store::redis::rights::check;
 
@@ -87,11 +87,13 @@ impl LinkKeeper {
     }
 
     async fn keep_on(&mut self) {
+        let mut retries = RETRIES;
         loop {
             // Older pushes belong to the previous connection.
             while self.pushes.try_recv().is_ok() {}
             match self.connect().await {
                 Ok(connection) => {
+                    retries = RETRIES;
                     self.up(connection).await;
                     self.state.send_replace(Link::Connecting);
                     self.inner.metrics.redis_up(&self.inner.name, false);
@@ -103,7 +105,7 @@ impl LinkKeeper {
                     }
                     self.inner.metrics.redis_up(&self.inner.name, false);
                     self.state.send_replace(Link::Down(reason.into()));
-                    sleep(RECONNECT_PAUSE).await;
+                    retries.pause().await;
                 }
             }
         }

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionInfo, PushInfo, PushKind, RedisError};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::lock::time::millis_down;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::connect::{Connector, RECONNECT_PAUSE, unconnected};
+use crate::store::redis::connect::{Connector, RETRIES, unconnected};
 use crate::store::redis::link::{HEARTBEAT, every, ping};
 
 /// The most waiting grants of a node; more are refused, which their callers see as 503.
@@ -92,16 +92,18 @@ impl Replicas {
 
 impl Asking {
     async fn serve(mut self) {
+        let mut retries = RETRIES;
         loop {
             let made = match self.connect().await {
                 Ok(connection) => connection,
                 Err(reason) => {
                     self.refuse(&reason);
                     self.missed(reason);
-                    sleep(RECONNECT_PAUSE).await;
+                    retries.pause().await;
                     continue;
                 }
             };
+            retries = RETRIES;
             let _ = self.contacted.send_replace(Ok(()));
             if self.serve_over(made, Instant::now()).await.is_none() {
                 return;

@@ -14,9 +14,10 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
+use crate::lock::backoff::Backoff;
 use crate::lock::watched::endless;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::connect::{Connector, RECONNECT_PAUSE, connection_info, unconnected};
+use crate::store::redis::connect::{Connector, RETRIES, connection_info, unconnected};
 use crate::store::redis::link::Hints;
 use crate::store::redis::node::{Node, NodeFactory};
 use crate::store::redis::place::Sentinels;
@@ -111,14 +112,14 @@ impl Follower {
         connector: Connector,
         mut pushes: mpsc::UnboundedReceiver<PushInfo>,
     ) {
-        let mut known = String::new();
+        let (mut known, mut retries) = (String::new(), RETRIES);
         loop {
-            let Err(reason) = self.listen(&address, &connector, &mut pushes).await;
+            let Err(reason) = self.listen(&address, &connector, &mut pushes, &mut retries).await;
             if reason != known {
                 tracing::warn!(sentinel = address, %reason, "cannot query a sentinel; retrying");
                 known = reason;
             }
-            sleep(RECONNECT_PAUSE).await;
+            retries.pause().await;
         }
     }
 
@@ -128,6 +129,7 @@ impl Follower {
         address: &str,
         connector: &Connector,
         pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
+        retries: &mut Backoff,
     ) -> Result<std::convert::Infallible, String> {
         let patience = self.factory.settings.connect_timeout;
         let connection = connector.get().await.map_err(unconnected)?;
@@ -146,8 +148,8 @@ impl Follower {
                         return Err("the connection is lost".to_owned());
                     }
                 }
-                () = trouble => sleep(RECONNECT_PAUSE).await,
-                () = sleep(ASK_EVERY) => (),
+                () = trouble => retries.pause().await,
+                () = sleep(ASK_EVERY) => *retries = RETRIES,
             }
         }
     }
