@@ -1,11 +1,16 @@
-//! New connections to Redis: their settings, and the pools that make them.
+//! New connections to Redis: their settings, and what makes them. Connections that carry the calls,
+//! hints or confirmations are made one by one, and kept by their tasks; those for rare commands are
+//! pooled.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime, Timeouts};
+use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError,
+};
 
 use crate::lock::backoff::Backoff;
 use crate::platform::sockets::giving_up_after;
@@ -18,6 +23,9 @@ pub(super) const RETRIES: Backoff =
 
 /// The time after which a vanished peer is noticed.
 const VANISHED_AFTER: Duration = Duration::from_secs(3);
+
+/// The reason why there is no connection, after a time limit.
+const TIMED_OUT: &str = "it does not answer in time";
 
 pub(super) fn connection_info(url: &str) -> Result<ConnectionInfo, RedisError> {
     let info = redis::IntoConnectionInfo::into_connection_info(url)?;
@@ -37,60 +45,73 @@ pub(super) fn connection_info(url: &str) -> Result<ConnectionInfo, RedisError> {
     Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
 }
 
-/// Why there is no connection, in the words of Redis or the system.
-pub(super) fn unconnected(error: PoolError) -> String {
-    match error {
-        PoolError::Backend(error) => error.to_string(),
-        PoolError::Timeout(_) => "it does not answer in time".to_owned(),
-        error => error.to_string(),
-    }
-}
-
-/// A pool of connections to a node. Once there are other certificates it is made anew; connections
-/// that were taken from it go on.
+/// Makes connections to a node, each with the certificates of its time.
 pub(super) struct Connector {
     info: ConnectionInfo,
     tls: NodeTls,
-    patience: Duration,
-    size: usize,
     config: AsyncConnectionConfig,
-    made: Mutex<(Arc<NodeCertificates>, Pool)>,
 }
 
 impl Connector {
-    /// At most `size` connections that are not taken; `patience` limits the making of one.
+    /// `patience` limits the making of a connection.
     pub(super) fn new(
         info: &ConnectionInfo,
         tls: &NodeTls,
         patience: Duration,
-        size: usize,
         config: AsyncConnectionConfig,
     ) -> Result<Self, RedisError> {
+        tls.current().on(info)?;
         // Each call has its own deadline, which is the one that counts.
         let config = config.set_connection_timeout(Some(patience)).set_response_timeout(None);
+        Ok(Self { info: info.clone(), tls: tls.clone(), config })
+    }
+
+    /// Makes a connection; the error says why there is none.
+    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, String> {
+        let made = async {
+            let client = Client::open(self.tls.current().on(&self.info)?)?;
+            client.get_multiplexed_async_connection_with_config(&self.config).await
+        };
+        made.await.map_err(unconnected)
+    }
+}
+
+/// A pool of one connection to a node, for commands that are rare: it is made when it is needed, and
+/// checked before it is used again. Once there are other certificates, so is the pool.
+pub(super) struct RarePool {
+    connector: Connector,
+    patience: Duration,
+    made: Mutex<(Arc<NodeCertificates>, Pool)>,
+}
+
+impl RarePool {
+    /// `patience` limits the making and the check of the connection.
+    pub(super) fn new(
+        info: &ConnectionInfo,
+        tls: &NodeTls,
+        patience: Duration,
+    ) -> Result<Self, RedisError> {
+        let connector = Connector::new(info, tls, patience, AsyncConnectionConfig::new())?;
         let certificates = tls.current();
-        let made = pool(certificates.on(info)?, patience, size, config.clone())?;
-        let (info, tls, made) = (info.clone(), tls.clone(), Mutex::new((certificates, made)));
-        Ok(Self { info, tls, patience, size, config, made })
+        let made = Mutex::new((certificates.clone(), pool(&connector, patience, &certificates)?));
+        Ok(Self { connector, patience, made })
     }
 
-    /// A connection, which goes back to the pool unless it is taken.
-    pub(super) async fn get(&self) -> Result<Connection, PoolError> {
-        let pool = self.pool().map_err(PoolError::Backend)?;
-        pool.get().await
-    }
-
-    /// The time limit of making a connection.
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
+    /// The connection, as soon as no other caller has it.
+    pub(super) async fn get(&self) -> Result<Connection, String> {
+        let pool = self.pool().map_err(unconnected)?;
+        pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => unconnected(error),
+            PoolError::Timeout(_) => TIMED_OUT.to_owned(),
+            error => error.to_string(),
+        })
     }
 
     fn pool(&self) -> Result<Pool, RedisError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let certificates = self.tls.current();
+        let certificates = self.connector.tls.current();
         if !Arc::ptr_eq(&made.0, &certificates) {
-            let info = certificates.on(&self.info)?;
-            let pool = pool(info, self.patience, self.size, self.config.clone())?;
+            let pool = pool(&self.connector, self.patience, &certificates)?;
             *made = (certificates, pool);
         }
         Ok(made.1.clone())
@@ -98,14 +119,18 @@ impl Connector {
 }
 
 fn pool(
-    info: ConnectionInfo,
+    connector: &Connector,
     patience: Duration,
-    size: usize,
-    config: AsyncConnectionConfig,
+    certificates: &NodeCertificates,
 ) -> Result<Pool, RedisError> {
-    let patience = Some(patience);
-    let timeouts = Timeouts { wait: patience, create: patience, recycle: patience };
-    let manager = Manager::new_with_config(info, config)?;
-    let pool = Pool::builder(manager).max_size(size).timeouts(timeouts).runtime(Runtime::Tokio1);
+    let info = certificates.on(&connector.info)?;
+    let manager = Manager::new_with_config(info, connector.config.clone())?;
+    let timeouts = Timeouts { wait: None, create: Some(patience), recycle: Some(patience) };
+    let pool = Pool::builder(manager).max_size(1).timeouts(timeouts).runtime(Runtime::Tokio1);
     Ok(pool.build().expect("a runtime is given, so the timeouts are possible"))
+}
+
+/// Why there is no connection, in the words of Redis or the system.
+fn unconnected(error: RedisError) -> String {
+    if error.is_timeout() { TIMED_OUT.to_owned() } else { error.to_string() }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
 use crate::metrics::Metrics;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::{Connector, RETRIES, unconnected};
+use crate::store::redis::connect::{Connector, RETRIES};
 use crate::store::redis::refusal::shows_life;
 use crate::store::redis::rights::check;
 
@@ -65,6 +65,8 @@ pub(super) enum Link {
 /// The task that keeps a connection.
 pub(super) struct LinkKeeper {
     pub(super) connector: Connector,
+    /// The time limit for the first answers on a new connection.
+    pub(super) patience: Duration,
     pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
     pub(super) state: watch::Sender<Link>,
     /// Notified when a call has met an error that may be the connection's.
@@ -111,11 +113,10 @@ impl LinkKeeper {
         }
     }
 
-    /// Takes a new connection from the pool, to a node that takes writes, for a user that has the
+    /// Makes a connection to a node that takes writes, for a user that has the
     /// rights; reads its clock and its settings.
     async fn connect(&self) -> Result<MultiplexedConnection, String> {
-        let connection = self.connector.get().await.map_err(unconnected)?;
-        let mut connection = deadpool_redis::Connection::take(connection);
+        let mut connection = self.connector.connect().await?;
         let asked = async {
             let sent = std::time::Instant::now();
             let now = redis::cmd("TIME").query_async(&mut connection).await?;
@@ -125,8 +126,7 @@ impl LinkKeeper {
             }
             redis::cmd("INFO").query_async::<String>(&mut connection).await
         };
-        let patience = self.connector.patience();
-        let told = timeout(patience, asked)
+        let told = timeout(self.patience, asked)
             .await
             .map_err(|_| "no answer in time".to_owned())?
             .map_err(|error| error.to_string())?;
@@ -137,7 +137,7 @@ impl LinkKeeper {
             return Err("it is loading its data".to_owned());
         }
         self.inner.note_eviction(&told);
-        let checked = timeout(patience, check(&mut connection, self.inner.rights)).await;
+        let checked = timeout(self.patience, check(&mut connection, self.inner.rights)).await;
         let lacks = checked.map_err(|_| "no answer in time".to_owned())??;
         if self.listens && !lacks.is_empty() {
             let redis = &self.inner.name;

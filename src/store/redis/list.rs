@@ -94,14 +94,15 @@ impl Node {
         page: &Page,
         wanted: usize,
     ) -> Result<BTreeSet<LockKey>, StoreError> {
-        let _turn = self.walks.acquire().await;
+        let mut connection = self.rare().await.map_err(|error| error.of(Verb::List))?;
         let pattern = format!("{}*", escaped(&format!("{key_prefix}{}", common_prefix(page))));
         let mut first = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
             let mut command = redis::cmd("SCAN");
             command.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-            let answer = self.query(&command).await.map_err(|error| error.of(Verb::List))?;
+            let answer = self.query(&mut connection, &command).await;
+            let answer = answer.map_err(|error| error.of(Verb::List))?;
             let names: Vec<Vec<u8>>;
             (cursor, names) = redis::from_redis_value(answer)
                 .map_err(|error| failure(Verb::List, Effect::None, error.to_string()))?;

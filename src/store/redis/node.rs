@@ -1,25 +1,26 @@
 //! One Redis: its connections, and the calls of scripts within their deadlines.
 //!
-//! All requests share two connections from a deadpool pool, so that requests in flight share a
-//! pipeline; a checkout for each command costs another round trip. `link.rs` keeps the connections,
+//! All requests share two connections, so that requests in flight share a pipeline; to take one out
+//! of a pool for each command costs another round trip. `link.rs` keeps the connections,
 //! `topology.rs` decides which node has a key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use deadpool_redis::Connection;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, ServerErrorKind, Value};
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::{Connector, connection_info, unconnected};
+use crate::store::redis::connect::{Connector, RarePool, connection_info};
 use crate::store::redis::deadline::When;
 use crate::store::redis::keys::spread;
 use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
@@ -32,9 +33,6 @@ use crate::store::redis::script::{Reply, Script};
 /// Measured: two share the work of both cores; more only cost processor time.
 const LINKS: usize = 2;
 
-/// Connections for rare and long work, such as the list, beside the shared ones.
-const POOL_SIZE: usize = 4;
-
 /// More than the store's time and the estimate of it differ by their rounding.
 const ROUNDING: Duration = Duration::from_millis(2);
 
@@ -44,9 +42,9 @@ static NODES: AtomicU64 = AtomicU64::new(0);
 /// One Redis, single and independent.
 pub(in crate::store) struct Node {
     links: Vec<SharedLink>,
-    rare: Connector,
-    /// One scan of the keyspace at a time: it takes a good part of a node.
-    pub(super) walks: Semaphore,
+    /// Beside the shared ones, for the list. One scan of the keyspace at a time has it: a scan takes a
+    /// good part of a node.
+    rare: RarePool,
     /// Its number in this process, which no other node has.
     number: u64,
     deadline: Duration,
@@ -117,10 +115,8 @@ impl Node {
         rights: &'static str,
     ) -> Result<Self, RedisError> {
         let info = connection_info(&settings.url)?;
-        let connector = |size, config| {
-            Connector::new(&info, &settings.tls, settings.connect_timeout, size, config)
-        };
-        let rare = connector(POOL_SIZE, AsyncConnectionConfig::new())?;
+        let (tls, patience) = (&settings.tls, settings.connect_timeout);
+        let rare = RarePool::new(&info, tls, patience)?;
         let inner = Arc::new(Inner {
             name: info.addr().to_string(),
             clock: StoreClock::new(info.addr().to_string(), &metrics),
@@ -137,13 +133,14 @@ impl Node {
         for number in 0..LINKS {
             let (pushes, lost) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let connector = connector(1, config)?;
+            let connector = Connector::new(&info, tls, patience, config)?;
             let ((state, link), doubts) = (watch::channel(Link::Connecting), Arc::default());
             links.push(SharedLink { state: link, doubts: Arc::clone(&doubts) });
             // One listens: two would hear each hint twice, and ask twice.
             let listens = number == 0;
             let inner = inner.clone();
-            let keeper = LinkKeeper { connector, pushes: lost, state, doubts, inner, listens };
+            let keeper =
+                LinkKeeper { connector, patience, pushes: lost, state, doubts, inner, listens };
             keepers.spawn(sound("the keeper of a connection to Redis", keeper.keep()));
         }
         let deadline = settings.command_timeout;
@@ -155,8 +152,8 @@ impl Node {
                 Some(replicas)
             }
         };
-        let (walks, number) = (Semaphore::new(1), NODES.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { links, rare, walks, number, deadline, inner, replicas, _keepers: keepers })
+        let number = NODES.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { links, rare, number, deadline, inner, replicas, _keepers: keepers })
     }
 
     /// Its number in this process, which no other node has.
@@ -284,17 +281,25 @@ impl Node {
         Ok(reply)
     }
 
-    /// Sends a read-only command over a connection of its own.
-    pub(in crate::store) async fn query(&self, command: &Cmd) -> Result<Value, NodeError> {
-        let deadline = Instant::now() + self.deadline;
-        let asked = async {
-            let mut connection = self.rare.get().await.map_err(unconnected)?;
-            send(&mut connection, command, Way::Straight).await.map_err(|error| error.to_string())
+    /// The connection for rare commands, as soon as no other caller has it.
+    pub(super) async fn rare(&self) -> Result<Connection, NodeError> {
+        let connection = self.rare.get().await;
+        connection.map_err(|reason| self.unreachable(Effect::None, &reason))
+    }
+
+    /// Sends a read-only command over the connection for rare ones.
+    pub(super) async fn query(
+        &self,
+        over: &mut Connection,
+        command: &Cmd,
+    ) -> Result<Value, NodeError> {
+        let answer = timeout(self.deadline, send(over, command, Way::Straight)).await;
+        let reason = match answer {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
         };
-        timeout_at(deadline.into(), asked)
-            .await
-            .unwrap_or_else(|_| Err("no answer in time".to_owned()))
-            .map_err(|reason| self.unreachable(Effect::None, &reason))
+        Err(self.unreachable(Effect::None, &reason))
     }
 
     /// The shared connection of a key, as soon as it is up.

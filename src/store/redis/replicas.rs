@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::lock::time::millis_down;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::connect::{Connector, RETRIES, unconnected};
+use crate::store::redis::connect::{Connector, RETRIES};
 use crate::store::redis::link::{HEARTBEAT, every, ping};
 
 /// The most waiting grants of a node; more are refused, which their callers see as 503.
@@ -63,7 +63,7 @@ impl Replicas {
     ) -> Result<(Self, impl Future<Output = ()> + use<>), RedisError> {
         let (pushed, pushes) = mpsc::unbounded_channel();
         let config = AsyncConnectionConfig::new().set_push_sender(pushed);
-        let connector = Connector::new(info, &settings.tls, settings.connect_timeout, 1, config)?;
+        let connector = Connector::new(info, &settings.tls, settings.connect_timeout, config)?;
         let (least, patience) = (settings.min_replicas, patience(settings.command_timeout));
         let (sender, asks) = mpsc::channel(MOST);
         let (contacted, known) = watch::channel(Err("not connected yet".to_owned()));
@@ -114,8 +114,7 @@ impl Asking {
     async fn connect(&mut self) -> Result<MultiplexedConnection, String> {
         // Older pushes belong to the previous connection.
         while self.pushes.try_recv().is_ok() {}
-        let connection = self.connector.get().await.map_err(unconnected)?;
-        let mut connection = deadpool_redis::Connection::take(connection);
+        let mut connection = self.connector.connect().await?;
         // Waits for nobody, and shows that the user has the right to wait.
         let mut wait = redis::cmd("WAIT");
         let asked = wait.arg(0).arg(1).query_async::<u32>(&mut connection);

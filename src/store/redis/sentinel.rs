@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 use crate::lock::backoff::Backoff;
 use crate::lock::watched::endless;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::connect::{Connector, RETRIES, connection_info, unconnected};
+use crate::store::redis::connect::{Connector, RETRIES, connection_info};
 use crate::store::redis::link::Hints;
 use crate::store::redis::node::{Node, NodeFactory};
 use crate::store::redis::place::Sentinels;
@@ -78,7 +78,7 @@ impl Sentinel {
             let (pushes, heard) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
             let RedisSettings { tls, connect_timeout, .. } = &follower.factory.settings;
-            let connector = Connector::new(&info, tls, *connect_timeout, 1, config)?;
+            let connector = Connector::new(&info, tls, *connect_timeout, config)?;
             let watching = follower.clone().watch(address, connector, heard);
             watchers.spawn(endless("the watcher of a sentinel", watching));
         }
@@ -132,8 +132,7 @@ impl Follower {
         retries: &mut Backoff,
     ) -> Result<std::convert::Infallible, String> {
         let patience = self.factory.settings.connect_timeout;
-        let connection = connector.get().await.map_err(unconnected)?;
-        let mut connection = deadpool_redis::Connection::take(connection);
+        let mut connection = connector.connect().await?;
         let subscribed = timeout(patience, connection.subscribe(SWITCHED)).await;
         subscribed.map_err(|_| "no answer in time")?.map_err(|error| error.to_string())?;
         loop {

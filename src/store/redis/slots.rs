@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
-use redis::{AsyncConnectionConfig, Value};
+use redis::Value;
 
-use crate::store::redis::connect::{Connector, connection_info, unconnected};
+use crate::store::redis::connect::{RarePool, connection_info};
 use crate::store::redis::place::Scheme;
 use crate::store::redis::tls::NodeTls;
 
@@ -36,28 +36,25 @@ pub(super) struct Lookouts {
     scheme: Scheme,
     tls: NodeTls,
     patience: Duration,
-    connectors: BTreeMap<String, Connector>,
+    pools: BTreeMap<String, RarePool>,
 }
 
 impl Lookouts {
     /// Starts without a connection; `patience` limits the answer of a node.
     pub(super) fn new(scheme: Scheme, tls: NodeTls, patience: Duration) -> Self {
-        Self { scheme, tls, patience, connectors: BTreeMap::new() }
+        Self { scheme, tls, patience, pools: BTreeMap::new() }
     }
 
     /// Sets the nodes to ask; connections to others end.
     pub(super) fn turn_to(&mut self, addresses: BTreeSet<String>) {
-        self.connectors.retain(|address, _| addresses.contains(address));
+        self.pools.retain(|address, _| addresses.contains(address));
         for address in addresses {
-            if self.connectors.contains_key(&address) {
+            if self.pools.contains_key(&address) {
                 continue;
             }
             let info = connection_info(&self.scheme.url(&address));
-            let config = AsyncConnectionConfig::new();
-            let connector =
-                info.and_then(|info| Connector::new(&info, &self.tls, self.patience, 1, config));
-            match connector {
-                Ok(connector) => drop(self.connectors.insert(address, connector)),
+            match info.and_then(|info| RarePool::new(&info, &self.tls, self.patience)) {
+                Ok(pool) => drop(self.pools.insert(address, pool)),
                 Err(error) => tracing::warn!(redis = address, %error, "invalid node address"),
             }
         }
@@ -65,23 +62,19 @@ impl Lookouts {
 
     /// Asks all nodes; yields their views as they arrive.
     pub(super) fn look(&self) -> FuturesUnordered<impl Future<Output = Result<SlotView, String>>> {
-        let look = async |address: &String, connector: &Connector| {
-            let view = look(connector, address, self.patience).await;
+        let look = async |address: &String, pool: &RarePool| {
+            let view = look(pool, address, self.patience).await;
             view.map_err(|reason| format!("{address}: {reason}"))
         };
-        self.connectors.iter().map(|(address, connector)| look(address, connector)).collect()
+        self.pools.iter().map(|(address, pool)| look(address, pool)).collect()
     }
 }
 
-async fn look(
-    connector: &Connector,
-    address: &str,
-    patience: Duration,
-) -> Result<SlotView, String> {
+async fn look(pool: &RarePool, address: &str, patience: Duration) -> Result<SlotView, String> {
     let mut both = redis::pipe();
     both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
     let asked = async {
-        let mut connection = connector.get().await.map_err(unconnected)?;
+        let mut connection = pool.get().await?;
         let answer = both.query_async::<(String, Value)>(&mut connection).await;
         answer.map_err(|error| {
             drop(deadpool_redis::Connection::take(connection)); // It may be broken.
