@@ -5,7 +5,7 @@
 //! held throughout. A page scans the whole keyspace; it is for people, not for code.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -15,7 +15,6 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::LockStatus;
 use crate::lock::store::{Listing, Page};
-use crate::store::redis::RedisStore;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::refusal::is_moving;
 
@@ -66,22 +65,6 @@ pub(in crate::store) trait Listed: Sync {
                 return Ok(listing);
             }
         }
-    }
-}
-
-#[async_trait]
-impl Listed for RedisStore {
-    async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
-        let until = Instant::now() + self.patience;
-        let mut first = BTreeSet::new();
-        for node in &self.topology.nodes(Verb::List, until).await? {
-            first.append(&mut node.scan(&self.key_prefix, page, wanted).await?);
-        }
-        Ok(first.into_iter().take(wanted).collect())
-    }
-
-    async fn status_of(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
-        self.look_at(key, None, [0, 0]).await
     }
 }
 

@@ -8,6 +8,7 @@
 //! unanswered release.
 
 mod arguments;
+mod calls;
 mod claims;
 pub(in crate::store) mod clock;
 mod cluster;
@@ -32,10 +33,11 @@ mod slots;
 mod tls;
 mod topology;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use uuid::Uuid;
@@ -43,7 +45,6 @@ use uuid::Uuid;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, LockStatus};
-use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
     About, Answer, Ask, Condition, Ended, Keep, Listing, Page, Renewed, Store, Target,
 };
@@ -51,16 +52,16 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
-use crate::platform::clock::since_boot;
 use crate::store::redis::arguments::{ForceReleaseArguments, InspectArguments};
+use crate::store::redis::calls::Calls;
 use crate::store::redis::clock::FencingFloor;
-use crate::store::redis::deadline::{Deadline, When};
-use crate::store::redis::keys::{Keys, SIDE_PREFIX};
+use crate::store::redis::deadline::When;
+use crate::store::redis::keys::SIDE_PREFIX;
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::{Node, NodeFactory, ScriptCall};
-use crate::store::redis::replies::{ended, fencing_token, forced, looked, malformed};
+use crate::store::redis::node::NodeFactory;
+use crate::store::redis::replies::{ended, forced, looked, malformed};
 use crate::store::redis::rings::Rings;
-use crate::store::redis::script::{FORCE_RELEASE, INSPECT, LEAVE, Reply, Script, or_empty};
+use crate::store::redis::script::{FORCE_RELEASE, INSPECT, LEAVE, or_empty};
 use crate::store::redis::topology::Topology;
 
 pub use crate::store::redis::settings::{RedisSettings, SettingsError};
@@ -72,21 +73,10 @@ const LEAVE_AT_ONCE: usize = 500;
 /// The most leases of a key that a look names.
 const MOST_NAMED: usize = 100;
 
-/// Longer than any lease lasts.
-const FOR_EVER_MS: u64 = 1 << 52;
-
 /// Locks on one Redis, on the master that sentinels name, or on a Cluster.
 pub struct RedisStore {
-    topology: Topology,
+    calls: Calls,
     contacted: AtomicBool,
-    patience: Duration,
-    metrics: Arc<Metrics>,
-    key_prefix: String,
-    default_ttl: Ttl,
-    position_kept: String,
-    floor: FencingFloor,
-    prefixes: Prefixes,
-    instance: String,
     wakeups: Arc<Wakeups>,
 }
 
@@ -104,13 +94,15 @@ impl RedisStore {
         let wakeups = Arc::new(Wakeups::default());
         let rings = Rings { key_prefix: settings.key_prefix.clone(), wakeups: wakeups.clone() };
         let channel = format!("{SIDE_PREFIX}{instance}");
-        let (hints, patience) = (Arc::new(rings), settings.command_timeout);
-        let factory =
-            NodeFactory { settings: settings.clone(), channel, hints, metrics: metrics.clone() };
-        Ok(Self {
+        let factory = NodeFactory {
+            settings: settings.clone(),
+            channel,
+            hints: Arc::new(rings),
+            metrics: metrics.clone(),
+        };
+        let calls = Calls {
             topology: Topology::new(factory)?,
-            contacted: AtomicBool::new(false),
-            patience,
+            patience: settings.command_timeout,
             metrics: metrics.clone(),
             key_prefix: settings.key_prefix,
             default_ttl: settings.default_ttl,
@@ -118,35 +110,8 @@ impl RedisStore {
             prefixes: settings.prefixes,
             floor: FencingFloor::new(metrics),
             instance,
-            wakeups,
-        })
-    }
-
-    fn keys(&self, key: &LockKey) -> Keys {
-        Keys::of(&self.key_prefix, key)
-    }
-
-    /// Runs a script, and tells which node answered.
-    async fn run(
-        &self,
-        script: &'static Script,
-        key: &LockKey,
-        args: &[&str],
-        when: When,
-    ) -> Result<(Reply, Arc<Node>), StoreError> {
-        let keys = self.keys(key);
-        let call = ScriptCall { script, keys: &keys.all(), args, when };
-        self.topology.call(&call, self.patience).await
-    }
-
-    /// The deadline of so many calls, whose arguments are made after this.
-    fn in_time(&self, calls: u32) -> When {
-        When::Until(Deadline::after(since_boot(), self.patience * calls))
-    }
-
-    /// The longest time that a lease of a key lasts, in milliseconds.
-    fn max_hold(&self, key: &LockKey) -> u64 {
-        self.prefixes.max_hold(key).map_or(FOR_EVER_MS, Ttl::as_millis)
+        };
+        Ok(Self { calls, contacted: AtomicBool::new(false), wakeups })
     }
 
     /// Looks at a key, and tells so many claims of its line and so many of its leases at most.
@@ -161,16 +126,10 @@ impl RedisStore {
             most: claims.to_string().into(),
             most_leases: leases.to_string().into(),
         };
-        let reply = self.run(&INSPECT, key, &arguments.all(), When::AnyTime).await;
+        let reply = self.calls.run(&INSPECT, key, &arguments.all(), When::AnyTime).await;
         let (mut reply, _) = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
         let status = looked(key, &mut reply).ok_or_else(|| malformed(Verb::Inspect))?;
         Ok(LockStatus { mine: status.mine.filter(|_| token.is_some()), ..status })
-    }
-
-    fn fencing_token(&self, verb: Verb, reply: &mut Reply) -> Result<FencingToken, StoreError> {
-        let token = fencing_token(reply).ok_or_else(|| malformed(verb))?;
-        self.floor.raise(token);
-        Ok(token)
     }
 }
 
@@ -183,37 +142,34 @@ impl fmt::Debug for RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError> {
-        match ask {
-            Ask::Once(None) => self.ask_once(claim).await,
-            Ask::Once(stood) => self.ask_in_line(claim, stood, false).await,
-            Ask::InLine(stood) => self.ask_in_line(claim, stood, true).await,
-        }
+        claims::ask(&self.calls, claim, ask).await
     }
 
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
-        self.run_refresh(of, ttl).await
+        leases::refresh(&self.calls, of, ttl).await
     }
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         match of.only {
-            Condition::Unheard(receipt) => self.end_unheard(of, receipt).await,
-            Condition::Ever => self.undo_all(of).await,
-            _ => self.run_release(of, None).await.map(|mut reply| ended(&mut reply)),
+            Condition::Unheard(receipt) => grants::end_unheard(&self.calls, of, receipt).await,
+            Condition::Ever => grants::undo_all(&self.calls, of).await,
+            _ => leases::release(&self.calls, of, None).await.map(|mut reply| ended(&mut reply)),
         }
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
+        let kept = &self.calls.position_kept;
         for some in claims.chunks(LEAVE_AT_ONCE) {
-            let when = self.in_time(1);
-            let mut args = vec![self.instance.as_str(), &self.position_kept];
+            let when = self.calls.in_time(1);
+            let mut args = vec![self.calls.instance.as_str(), kept];
             for (token, keep) in some {
                 let kept = match keep {
-                    Keep::Place => &self.position_kept,
+                    Keep::Place => kept,
                     Keep::Nothing => "0",
                 };
                 args.extend([token.expose(), kept]);
             }
-            self.run(&LEAVE, key, &args, when).await?;
+            self.calls.run(&LEAVE, key, &args, when).await?;
         }
         Ok(())
     }
@@ -227,10 +183,12 @@ impl Store for RedisStore {
         key: &LockKey,
         named: Option<FencingToken>,
     ) -> Result<Vec<Holder>, StoreError> {
-        let (when, named) = (self.in_time(1), or_empty(named).into());
-        let arguments = ForceReleaseArguments { named, keep: (&*self.position_kept).into() };
-        let all = arguments.all();
-        let (mut reply, _) = self.run(&FORCE_RELEASE, key, &all, when).await?;
+        let when = self.calls.in_time(1);
+        let arguments = ForceReleaseArguments {
+            named: or_empty(named).into(),
+            keep: (&*self.calls.position_kept).into(),
+        };
+        let (mut reply, _) = self.calls.run(&FORCE_RELEASE, key, &arguments.all(), when).await?;
         Ok(forced(&mut reply))
     }
 
@@ -249,13 +207,29 @@ impl Store for RedisStore {
 
     fn contacted(&self) -> Result<(), String> {
         if !self.contacted.load(Ordering::Relaxed) {
-            self.topology.contacted()?;
+            self.calls.topology.contacted()?;
             self.contacted.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
     fn about(&self) -> About {
-        About { guarantees: self.topology.guarantees(), shared: true, nodes: Vec::new() }
+        About { guarantees: self.calls.topology.guarantees(), shared: true, nodes: Vec::new() }
+    }
+}
+
+#[async_trait]
+impl Listed for RedisStore {
+    async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
+        let until = Instant::now() + self.calls.patience;
+        let mut first = BTreeSet::new();
+        for node in &self.calls.topology.nodes(Verb::List, until).await? {
+            first.append(&mut node.scan(&self.calls.key_prefix, page, wanted).await?);
+        }
+        Ok(first.into_iter().take(wanted).collect())
+    }
+
+    async fn status_of(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+        self.look_at(key, None, [0, 0]).await
     }
 }
