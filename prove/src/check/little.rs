@@ -1,5 +1,5 @@
-//! Little histories: one that breaks a rule, and its twin, which does not, where `simulation` has no bug
-//! for it.
+//! Little histories: one that breaks a rule, and its twin, which does not. Those of the rules of one
+//! exclusive lease are in `tests`.
 
 use super::*;
 use crate::history::{Asked, Fault, Left, NO_TOKEN, Nanos, Run, Said, Token};

@@ -17,8 +17,6 @@ mod report;
 mod rules;
 #[cfg(test)]
 mod sharing;
-#[cfg(test)]
-mod simulation;
 mod spans;
 #[cfg(test)]
 mod tests;
