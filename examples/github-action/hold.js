@@ -4,7 +4,7 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
-import { LockClient } from './lockkeeper/index.js';
+import { LockClient } from 'lockkeeper';
 
 const { GITHUB_REPOSITORY: repository, GITHUB_JOB: job, GITHUB_RUN_ID: run, RUNNER_PID: runner } = process.env;
 

@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::clients::TYPESCRIPT;
 use crate::examples::{HOLDER, Stage, said};
 use crate::support::process::{command, signal, succeeds};
 use crate::support::{NOWHERE, PATIENCE, eventually};
@@ -14,7 +15,7 @@ const JENKINS: &str = include_str!("../../../examples/ci/Jenkinsfile");
 const ACTION: &str = include_str!("../../../examples/github-action/action.yml");
 const WORKFLOW: &str = include_str!("../../../examples/github-action/workflow.yml");
 
-/// The directory of the action, which its users copy.
+/// The directory of the action, which its users copy before they install the package.
 const ACTION_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/github-action");
 
 /// The job's own work: shows who has the key.
@@ -115,6 +116,12 @@ const INPUTS: &[(&str, &str)] = &[("key", "deploy/shop"), ("ttl", "3.1s"), ("wai
 fn with_the_action() -> Stage {
     let stage = Stage::with(&[]);
     succeeds(stage.command("cp").args(["-r", &format!("{ACTION_FILES}/."), "."]));
+    succeeds(stage.command("mkdir").args(["-p", "node_modules/lockkeeper"]));
+    let package = TYPESCRIPT.built().join("clients/typescript");
+    for part in ["package.json", "dist"] {
+        let mut copy = stage.command("cp");
+        succeeds(copy.arg("-r").arg(package.join(part)).arg("node_modules/lockkeeper"));
+    }
     stage
 }
 
