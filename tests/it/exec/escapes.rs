@@ -18,15 +18,18 @@ const ESCAPES: [&str; 4] = [
     "(setsid \"$@\" &); exec sleep 60",
 ];
 
-/// Forks 150 times, a process and a child of it each time, and stays.
+/// Forks without end, a process and a child of it each time, which last for two seconds.
 const FORKS: &str = r#"
 use Time::HiRes qw(sleep);
-for (1..150) {
-    if (!fork) { fork; sleep 60; exit }
-    sleep 0.002;
+$SIG{CHLD} = 'IGNORE';
+while (1) {
+    if (!fork) { fork; sleep 2; exit }
+    sleep 0.01;
 }
-sleep 60;
 "#;
+
+/// So many of them at once show that it forks, on a busy machine too.
+const FORKED: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_outside_the_group_is_killed_when_the_lease_is_lost() {
@@ -128,14 +131,14 @@ async fn nothing_is_left_of_a_command_that_forks_while_it_is_killed() {
     std::fs::write(&mark, FORKS).unwrap();
     let flags = ["-t", "10s", "-k", "1s", "key", "perl", &mark];
     let off_terminal = Going::start(stage.exec(&flags));
-    alive(&mark, 50).await;
+    alive(&mark, FORKED).await;
     assert_eq!(stage.service.http().delete("/admin/locks/key").await.status, 200);
     assert_eq!(off_terminal.end().code, Some(79));
     assert_eq!(count(&mark), 0);
     // The shell stays, so that the terminal's end kills nobody.
     let line = format!("LOCKKEEPER exec {}; echo shell $?; exec sleep 60", flags.join(" "));
     let mut going = Going::start(on_terminal(&stage, &line));
-    alive(&mark, 50).await;
+    alive(&mark, FORKED).await;
     assert_eq!(stage.service.http().delete("/admin/locks/key").await.status, 200);
     assert!(going.line().starts_with("lockkeeper: COMMAND is ended"));
     assert_eq!(going.line(), "shell 79");
