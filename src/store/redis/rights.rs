@@ -7,7 +7,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Script, ServerErrorKind};
 
 /// Finds the rights that a user lacks for the scripts beside it.
-pub(super) const RIGHTS: &str = include_str!("scripts/rights.lua");
+pub(super) const RIGHTS: &str =
+    concat!(include_str!("scripts/rights.lua"), include_str!("scripts/withheld.lua"));
 
 /// The rights without which leases are kept all the same.
 const SPARE: &[&str] = &["&lk//*", "+publish", "+scan"];

@@ -58,7 +58,8 @@ use crate::store::redlock::watch::{NodesView, Watch};
 pub use crate::store::redlock::settings::{RedlockSettings, Restarted, Rules};
 
 /// Finds the rights that a user lacks.
-const RIGHTS: &str = include_str!("scripts/rights.lua");
+const RIGHTS: &str =
+    concat!(include_str!("scripts/rights.lua"), include_str!("../redis/scripts/withheld.lua"));
 
 /// The channel on which the nodes tell that a key was freed.
 const FREED: &str = "lk//freed";

@@ -1,24 +1,10 @@
--- rights.lua: finds the rights on Redis that the scripts need and the user lacks. Changes nothing:
---   `none` is never written, and Redis checks the rights before all that is wrong with a call.
+-- rights.lua: one call of each command that the scripts use; withheld.lua tries them. They change
+--   nothing: Redis checks the rights before all that is wrong with a call.
 -- KEYS: none: so every node of a Cluster runs it
 -- ARGV: none
--- Returns: the missing rights, as in an ACL
+-- Returns: nothing
 local none = 'lk//rights'
 local calls = {
   { 'GET', none }, { 'SET', none, '', 'PX', 0 }, { 'DEL', none }, { 'PTTL', none },
   { 'PEXPIRE', none, 1 }, { 'PUBLISH', none, '' }, { 'SCAN', 0, 'COUNT', 1 },
 }
-local missing = {}
-for _, call in ipairs(calls) do
-  local answer = redis.pcall(unpack(call))
-  local why = type(answer) == 'table' and answer.err or ''
-  -- The words of Redis 6.2 and 7.0, of later ones and Valkey, and for a command without its name.
-  local is_missing = string.find(why, "executing the script can't", 1, true)
-    or string.find(why, 'ACL failure in script', 1, true)
-    or string.find(why, 'nknown [%a ]*command called')
-  local right = '+' .. string.lower(call[1])
-  if string.find(why, 'access', 1, true) then right = '~lk//*' end
-  if string.find(why, 'channel', 1, true) then right = '&lk//*' end
-  if is_missing then missing[#missing + 1] = right end
-end
-return missing
