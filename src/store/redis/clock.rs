@@ -30,8 +30,13 @@ impl StoreClock {
     /// The clock of a node, before its first reply.
     pub(super) fn new(node: String, metrics: &Metrics) -> Self {
         let lead = metrics.redis_clock_lead(&node);
-        let (began, offset) = (Instant::now(), AtomicI64::new(0));
-        Self { began, offset, node, lead, apart: AtomicBool::new(false) }
+        Self {
+            began: Instant::now(),
+            offset: AtomicI64::new(0),
+            node,
+            lead,
+            apart: AtomicBool::new(false),
+        }
     }
 
     /// Notes that the store's clock showed `now` between `sent` and this moment.
@@ -61,7 +66,8 @@ impl StoreClock {
         let apart = lead.abs() > BELIEVED_LEAD.as_secs_f64();
         if apart != self.apart.load(Ordering::Relaxed) {
             self.apart.store(apart, Ordering::Relaxed);
-            let (redis, lead) = (&self.node, format!("{lead:.3}"));
+            let redis = &self.node;
+            let lead = format!("{lead:.3}");
             if apart {
                 tracing::warn!(redis, lead, "clock differs by over a second; check NTP");
             } else {

@@ -91,7 +91,8 @@ impl Cluster {
         }
         let map =
             Map { owners: vec![None; SLOTS], nodes: BTreeMap::new(), replicas: BTreeSet::new() };
-        let (map, outdated) = (watch::Sender::new(map), Notify::new());
+        let map = watch::Sender::new(map);
+        let outdated = Notify::new();
         let shared = Arc::new(ClusterState { factory, scheme, seeds, map, outdated });
         let mut surveyor = JoinSet::new();
         surveyor.spawn(endless("the surveyor of the Cluster", shared.clone().survey()));
@@ -131,13 +132,18 @@ impl Cluster {
         call: &ScriptCall<'_>,
         patience: Duration,
     ) -> Result<(Reply, Arc<Node>), StoreError> {
-        let (until, verb, lock) = (Instant::now() + patience, call.script.verb(), call.keys[0]);
+        let until = Instant::now() + patience;
+        let verb = call.script.verb();
+        let lock = call.keys[0];
         let owner = async || {
             let owner = self.owner(lock, until).await;
             owner.map_err(|reason| failure(verb, Effect::None, reason))
         };
-        let (mut node, mut way) = (owner().await?, Way::Straight);
-        let (mut hops, mut attempts, mut keys) = (0, ATTEMPTS, call.keys);
+        let mut node = owner().await?;
+        let mut way = Way::Straight;
+        let mut hops = 0;
+        let mut attempts = ATTEMPTS;
+        let mut keys = call.keys;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let error = match node.call(&ScriptCall { keys, ..*call }, way, left).await {
@@ -222,10 +228,11 @@ impl ClusterState {
 
     /// Keeps the map up to date for as long as the store lives.
     async fn survey(self: Arc<Self>) {
-        let (patience, tls) =
-            (self.factory.settings.connect_timeout, self.factory.settings.tls.clone());
+        let patience = self.factory.settings.connect_timeout;
+        let tls = self.factory.settings.tls.clone();
         let mut lookouts = Lookouts::new(self.scheme.clone(), tls, patience);
-        let (mut known, mut retries) = (None, RETRIES);
+        let mut known = None;
+        let mut retries = RETRIES;
         loop {
             lookouts.turn_to(self.addresses());
             let failed = match look_around(&lookouts, patience).await {

@@ -36,8 +36,9 @@ pub(super) async fn refresh(
         floor: calls.floor.least().to_string().into(),
         believable: latest_believable_micros().to_string().into(),
     };
-    let (all, plain) = (arguments.all(), RefreshArguments::PLAIN);
-    let (mut reply, _) = calls.run(&REFRESH, &of.key, &all[..plain], when).await?;
+    let all = arguments.all();
+    let plain = &all[..RefreshArguments::PLAIN];
+    let (mut reply, _) = calls.run(&REFRESH, &of.key, plain, when).await?;
     if reply.word() == "rest" {
         (reply, _) = calls.run(&REFRESH_SHARE, &of.key, &all, when).await?;
     }
@@ -72,8 +73,9 @@ pub(super) async fn release(
         would_end: or_empty(unheard.and_then(would_end)).into(),
         keep: (&*calls.position_kept).into(),
     };
-    let (keys, args, when) = (calls.keys(&of.key), arguments.all(), When::AnyTime);
-    let call = ScriptCall { script: &RELEASE, keys: &keys.all(), args: &args, when };
+    let keys = calls.keys(&of.key);
+    let args = arguments.all();
+    let call = ScriptCall { script: &RELEASE, keys: &keys.all(), args: &args, when: When::AnyTime };
     let Some(node) = node else {
         return calls.topology.call(&call, calls.patience).await.map(|(reply, _)| reply);
     };

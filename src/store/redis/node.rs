@@ -115,7 +115,8 @@ impl Node {
         rights: &'static str,
     ) -> Result<Self, RedisError> {
         let info = connection_info(&settings.url)?;
-        let (tls, patience) = (&settings.tls, settings.connect_timeout);
+        let tls = &settings.tls;
+        let patience = settings.connect_timeout;
         let rare = RarePool::new(&info, tls, patience)?;
         let inner = Arc::new(Inner {
             name: info.addr().to_string(),
@@ -129,12 +130,14 @@ impl Node {
             demotions: watch::Sender::new(0),
             retired: watch::Sender::new(false),
         });
-        let (mut links, mut keepers) = (Vec::new(), JoinSet::new());
+        let mut links = Vec::new();
+        let mut keepers = JoinSet::new();
         for number in 0..LINKS {
             let (pushes, lost) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
             let connector = Connector::new(&info, tls, patience, config)?;
-            let ((state, link), doubts) = (watch::channel(Link::Connecting), Arc::default());
+            let (state, link) = watch::channel(Link::Connecting);
+            let doubts = Arc::default();
             links.push(SharedLink { state: link, doubts: Arc::clone(&doubts) });
             // One listens: two would hear each hint twice, and ask twice.
             let listens = number == 0;
@@ -331,8 +334,7 @@ impl Node {
     }
 
     fn unreachable(&self, effect: Effect, reason: &str) -> NodeError {
-        let (node, reason) = (self.inner.name.clone(), reason.to_owned());
-        NodeError::Unreachable { node, effect, reason }
+        NodeError::Unreachable { node: self.inner.name.clone(), effect, reason: reason.to_owned() }
     }
 
     /// Converts the error of a call, and tells the keeper of its connection.

@@ -94,7 +94,8 @@ fn single(scheme: &str, rest: &str) -> Result<Place, String> {
 
 /// The login of sentinels that require one: `sentinel_user` and `sentinel_password`.
 fn sentinel_login(query: &str) -> Result<String, String> {
-    let (mut user, mut password) = ("", None);
+    let mut user = "";
+    let mut password = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("sentinel_user", text)) => user = text,

@@ -64,7 +64,8 @@ impl Replicas {
         let (pushed, pushes) = mpsc::unbounded_channel();
         let config = AsyncConnectionConfig::new().set_push_sender(pushed);
         let connector = Connector::new(info, &settings.tls, settings.connect_timeout, config)?;
-        let (least, patience) = (settings.min_replicas, patience(settings.command_timeout));
+        let least = settings.min_replicas;
+        let patience = patience(settings.command_timeout);
         let (sender, asks) = mpsc::channel(MOST);
         let (contacted, known) = watch::channel(Err("not connected yet".to_owned()));
         let asking = Asking { connector, pushes, least, patience, contacted, asks };
@@ -145,7 +146,8 @@ impl Asking {
 
     /// Serves until the connection is lost; `None` if the handle is gone.
     async fn serve_over(&mut self, mut to: MultiplexedConnection, made: Instant) -> Option<()> {
-        let (mut asks, mut heartbeats) = (Vec::new(), every(HEARTBEAT));
+        let mut asks = Vec::new();
+        let mut heartbeats = every(HEARTBEAT);
         loop {
             tokio::select! {
                 received = self.asks.recv_many(&mut asks, MOST) => {

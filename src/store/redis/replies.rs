@@ -25,7 +25,8 @@ const BEHIND_THE_HEAD: Duration = Duration::from_millis(100);
 /// Reads the lease whose end makes room, the number of waiters, the number of holders, the least
 /// slots, and a flag for a token that is a holder.
 pub(super) fn refusal(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
-    let (holder, waiters) = (holder(reply)?, reply.number()?);
+    let holder = holder(reply)?;
+    let waiters = reply.number()?;
     let sharers = sharers(reply)?;
     let mine = (reply.number()? == 1).then_some(true);
     Some(LockStatus { sharers, mine, ..status(key, Some(holder), waiters) })
@@ -101,16 +102,27 @@ pub(super) fn waiting(reply: &mut Reply) -> Option<Waiting> {
     let margin = if reply.number()? == 1 { PAST_THE_END } else { BEHIND_THE_HEAD };
     // -1 left: a lock of a direct Redis client without a TTL.
     let lasts = left.map_or(Duration::MAX, |left| left + margin);
-    let (recheck_after, handed) = (ASK_EVERY.min(lasts), LeaseToken::parse(&handed).ok());
-    Some(Waiting { place, ahead, new, recheck_after, lasts, handed })
+    Some(Waiting {
+        place,
+        ahead,
+        new,
+        recheck_after: ASK_EVERY.min(lasts),
+        lasts,
+        handed: LeaseToken::parse(&handed).ok(),
+    })
 }
 
 /// Reads milliseconds left, fencing token, owner, milliseconds held, and the part of the key.
 fn holder(reply: &mut Reply) -> Option<Holder> {
     // -1 left: a lock of a direct Redis client without a TTL.
     let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
-    let (fencing_token, owner) = (fencing_token(reply), owner(reply));
-    Some(Holder { left, fencing_token, owner, held: span(reply), share: share(reply) })
+    Some(Holder {
+        left,
+        fencing_token: fencing_token(reply),
+        owner: owner(reply),
+        held: span(reply),
+        share: share(reply),
+    })
 }
 
 /// Reads slots and slot, where a lease shares its key.
@@ -142,9 +154,14 @@ pub(super) fn refreshed(
     fencing_token: FencingToken,
     reply: &mut Reply,
 ) -> Option<Lease> {
-    let (ttl, owner) = (ttl(reply)?, owner(reply));
-    let (key, capped) = (key.clone(), reply.number() == Some(1));
-    Some(Lease { key, owner, fencing_token, ttl, capped, share: share(reply) })
+    Some(Lease {
+        ttl: ttl(reply)?,
+        owner: owner(reply),
+        capped: reply.number() == Some(1),
+        share: share(reply),
+        key: key.clone(),
+        fencing_token,
+    })
 }
 
 fn owner(reply: &mut Reply) -> Option<Owner> {

@@ -70,8 +70,13 @@ impl Sentinel {
         connection_info(&sentinels.nodes.url(&sentinels.addresses[0]))?;
         let (master, followed) = watch::channel(None);
         let addresses = sentinels.addresses.clone();
-        let (trouble, said) = (Arc::default(), Mutex::default());
-        let follower = Arc::new(Follower { sentinels, factory, trouble, master, said });
+        let follower = Arc::new(Follower {
+            sentinels,
+            factory,
+            trouble: Arc::default(),
+            master,
+            said: Mutex::default(),
+        });
         let mut watchers = JoinSet::new();
         for address in addresses {
             let info = connection_info(&follower.sentinels.sentinels.url(&address))?;
@@ -112,7 +117,8 @@ impl Follower {
         connector: Connector,
         mut pushes: mpsc::UnboundedReceiver<PushInfo>,
     ) {
-        let (mut known, mut retries) = (String::new(), RETRIES);
+        let mut known = String::new();
+        let mut retries = RETRIES;
         loop {
             let Err(reason) = self.listen(&address, &connector, &mut pushes, &mut retries).await;
             if reason != known {
