@@ -88,9 +88,16 @@ impl Committer {
             clock: Clock::starting_at(clock_on_disk),
             wakeups: Arc::default(),
         });
-        let (health, swept, looked) = (Health::Serving, clock_on_disk, Instant::now());
-        let more_are_over = false;
-        Ok(Self { log, shared, settings, metrics, health, swept, looked, more_are_over })
+        Ok(Self {
+            log,
+            shared,
+            settings,
+            metrics,
+            health: Health::Serving,
+            swept: clock_on_disk,
+            looked: Instant::now(),
+            more_are_over: false,
+        })
     }
 
     /// Serves until the queue is closed.
@@ -150,7 +157,8 @@ impl Committer {
     /// Runs a batch in memory. Returns true if there is something to write.
     fn apply(&mut self, batch: &mut [Box<dyn Job>], now: Timestamp) -> bool {
         let mut state = self.shared.view.state();
-        let (sweeps, lag) = (now.left(self.swept) >= SWEEP_EVERY, now.left(state.clock));
+        let sweeps = now.left(self.swept) >= SWEEP_EVERY;
+        let lag = now.left(state.clock);
         let held = state.change(|table| {
             self.more_are_over = table.expire(MAX_ENDS, now);
             if sweeps {
@@ -200,7 +208,8 @@ impl Committer {
         if !error.is_undone() {
             return Err(self.give_up(error));
         }
-        let (undone, before) = (self.wait(error, Effect::None), self.log.commits);
+        let undone = self.wait(error, Effect::None);
+        let before = self.log.commits;
         match self.read_again() {
             Ok(()) if self.log.commits > before => Ok(()),
             Ok(()) => Err(undone),

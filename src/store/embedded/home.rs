@@ -80,7 +80,8 @@ impl Home {
         }
         // The log is beside the file itself, also if this is a link.
         let real = path.canonicalize().map_err(self::unusable(&path))?;
-        let (note, database) = (open_note(&real, &handle)?, Watched::open(real)?);
+        let note = open_note(&real, &handle)?;
+        let database = Watched::open(real)?;
         if let Err(fs::TryLockError::WouldBlock) = note.file().try_lock() {
             return Err(in_use());
         }
@@ -164,7 +165,8 @@ impl Watched {
 
     /// Returns true if the file has its name and its head, and was not cut.
     fn is_as_left(&self) -> io::Result<bool> {
-        let (length, mut head) = (self.file.metadata()?.len(), [0; HEAD]);
+        let length = self.file.metadata()?.len();
+        let mut head = [0; HEAD];
         self.file.read_at(&mut head, 0)?;
         let (before, known) = self.seen.replace((length, head));
         let is_whole = length >= before && (before == 0 || head == known);

@@ -52,8 +52,8 @@ impl Log {
             let begin = || write_new(&connected(path)?);
             begin().map_err(|error| LogError::said(path, error))
         })?;
-        let (connection, sum) = (None, Sum::default());
-        let mut log = Self { home, connection, commits: 0, sum, version: 0 };
+        let sum = Sum::default();
+        let mut log = Self { home, connection: None, commits: 0, sum, version: 0 };
         let (table, clock) = log.read()?;
         log.home.keep_private();
         Ok((log, table, clock))
@@ -71,7 +71,8 @@ impl Log {
         for Change { key, before, after } in changes {
             sum.replace(key, before.as_ref(), after.as_ref());
         }
-        let (commits, clock) = (self.commits + 1, now.as_micros());
+        let commits = self.commits + 1;
+        let clock = now.as_micros();
         let numbers = Meta { commits, clock, last_fencing_token, ..Meta::default() };
         let written = self.write(numbers.summed(sum), changes);
         if !written.map_err(|error| LogError::said(self.home.path(), error))? {
@@ -117,7 +118,8 @@ impl Log {
         let (sum, table) = self.restored(numbers, leases)?;
         let noted = self.home.note.read().ok().flatten();
         let noted = noted.ok_or_else(|| self.damaged("the note beside it cannot be read"))?;
-        let (is, was) = (numbers.commits, noted.max(self.commits));
+        let is = numbers.commits;
+        let was = noted.max(self.commits);
         if is < was {
             return Err(self.damaged(format!("its last commit is {is}, but {was} was answered")));
         }
@@ -130,7 +132,8 @@ impl Log {
     /// Checks whose database it is and, at the start, all its pages. Later its sum is enough.
     fn check(&self, of: &Connection) -> rusqlite::Result<Result<(), LogError>> {
         let number = |name| of.pragma_query_value(None, name, |row| row.get::<_, u32>(0));
-        let (application, format) = (number("application_id")?, number("user_version")?);
+        let application = number("application_id")?;
+        let format = number("user_version")?;
         let path = self.home.path().to_owned();
         match (application, format) {
             (APPLICATION, FORMAT) => (),

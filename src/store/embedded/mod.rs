@@ -176,7 +176,8 @@ impl Store for EmbeddedStore {
             Ask::Once(_) => Verb::TryAcquire,
             Ask::InLine(_) => Verb::WaitTurn,
         };
-        let (origin, claim) = (claim.origin, claim.clone());
+        let origin = claim.origin;
+        let claim = claim.clone();
         let asked = self.call(verb, move |table, now| {
             let answer = table.ask(&claim, ask, now, proposal());
             (answer, ends_at(table, &claim.key, &claim.token))
@@ -199,7 +200,8 @@ impl Store for EmbeddedStore {
     }
 
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
-        let (verb, of) = (of.verb(Verb::Refresh), of.clone());
+        let verb = of.verb(Verb::Refresh);
+        let of = of.clone();
         let asked = self.call(verb, move |table, now| {
             let renewed = table.renew(&of, ttl, now);
             (renewed, ends_at(table, &of.key, &of.token))
@@ -216,7 +218,8 @@ impl Store for EmbeddedStore {
             Condition::Unheard(_) | Condition::Ever => Order::First,
             Condition::Any | Condition::Kept | Condition::LetGo => Order::InTurn,
         };
-        let (verb, of) = (of.verb(Verb::Release), of.clone());
+        let verb = of.verb(Verb::Release);
+        let of = of.clone();
         let end = move |table: &mut Table, now| table.end(&of, now);
         self.shared.call(verb, order, self.command_timeout, end).await
     }
