@@ -64,9 +64,17 @@ impl Acceptor {
             // hyper counts from the end of the previous answer, so this is the idle time.
             .header_read_timeout(limits.idle_time.get())
             .max_buf_size(limits.head_bytes);
-        let (graceful, closing) = (GracefulShutdown::new(), CancellationToken::new());
-        let (head_time, tasks) = (limits.head_time.get(), TaskTracker::new());
-        Self { api, tls, http, head_time, admission, graceful, closing, tasks, metrics }
+        Self {
+            api,
+            tls,
+            http,
+            head_time: limits.head_time.get(),
+            admission,
+            graceful: GracefulShutdown::new(),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            metrics,
+        }
     }
 
     /// Accepts connections while it is polled. If too many wait for a place, new clients wait in the
@@ -120,8 +128,12 @@ impl Acceptor {
         socket: Socket,
         state: Arc<ConnectionState>,
     ) -> impl Future<Output = ()> + Send + 'static + use<> {
-        let (tls, head_time, closing) = (self.tls.clone(), self.head_time, self.closing.clone());
-        let (http, api, graceful) = (self.http.clone(), self.api.clone(), self.graceful.watcher());
+        let tls = self.tls.clone();
+        let head_time = self.head_time;
+        let closing = self.closing.clone();
+        let http = self.http.clone();
+        let api = self.api.clone();
+        let graceful = self.graceful.watcher();
         async move {
             let transport = match tls {
                 None => Either::Left(socket),

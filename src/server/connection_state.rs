@@ -40,8 +40,14 @@ impl ConnectionState {
     pub(super) fn new(peer: IpAddr) -> Arc<Self> {
         let came = Instant::now();
         let state = Mutex::new(State { has_place: false, idle_since: Some(came), head: None });
-        let (placed, closing, timed_out) = Default::default();
-        Arc::new(Self { peer: peer.to_canonical(), came, state, placed, closing, timed_out })
+        Arc::new(Self {
+            peer: peer.to_canonical(),
+            came,
+            state,
+            placed: Notify::new(),
+            closing: Notify::new(),
+            timed_out: TimedOut::default(),
+        })
     }
 
     /// The network of the client's machine: with IPv6 the 64-bit prefix.

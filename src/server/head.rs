@@ -29,8 +29,13 @@ enum Part {
 
 impl Head {
     pub(super) fn new() -> Self {
-        let (since, part) = (Instant::now(), Part::RequestLine);
-        Self { since, has_fault: false, part, has_text: false, last: 0 }
+        Self {
+            since: Instant::now(),
+            has_fault: false,
+            part: Part::RequestLine,
+            has_text: false,
+            last: 0,
+        }
     }
 
     pub(super) fn read(&mut self, bytes: &[u8]) {
@@ -46,7 +51,8 @@ impl Head {
         let before = line.len().checked_sub(2).map_or(self.last, |place| line[place]);
         self.last = line.last().copied().unwrap_or(self.last);
         let is_bare = ends && before != b'\r';
-        let (part, has_text) = (self.part, self.has_text);
+        let part = self.part;
+        let has_text = self.has_text;
         if ends {
             self.has_text = false;
             self.part = match part {

@@ -188,7 +188,8 @@ impl Server {
         shutdown: impl Future<Output = ()>,
     ) -> Result<Ended, Failed> {
         let limits = &self.config.limits;
-        let (wanted, room) = (limits.connections, self.connections);
+        let wanted = limits.connections;
+        let room = self.connections;
         if room < wanted {
             // Only a service that serves logs this: a failed start shows only its reason.
             tracing::info!(
@@ -237,7 +238,8 @@ impl Server {
 
     /// What accepts and serves the connections of a listener, the first or the one for operators.
     fn acceptor(&self, number: usize, listener: &Listener) -> Acceptor {
-        let (limits, proxies) = (&self.config.limits, self.config.trusted_proxies.clone());
+        let limits = &self.config.limits;
+        let proxies = self.config.trusted_proxies.clone();
         let admission = match number {
             0 => Admission::new(self.connections, limits.connections_per_address, proxies),
             _ => Admission::new(OPERATORS, OPERATORS, proxies),

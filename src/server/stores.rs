@@ -27,9 +27,11 @@ pub(crate) fn operator(config: &Config) -> Result<Operator, StartError> {
 pub(super) fn store_settings(config: &Config, tls: &NodeTls) -> StoreSettings {
     match &config.store {
         StoreUrl::Embedded(directory) => {
-            let command_timeout = config.embedded.command_timeout.get();
-            let (position_kept, prefixes) = (config.position_kept(), config.prefixes());
-            let settings = EmbeddedSettings { position_kept, command_timeout, prefixes };
+            let settings = EmbeddedSettings {
+                position_kept: config.position_kept(),
+                command_timeout: config.embedded.command_timeout.get(),
+                prefixes: config.prefixes(),
+            };
             StoreSettings::Embedded(directory.clone(), settings)
         }
         StoreUrl::Redis(url) => StoreSettings::Redis(redis_settings(config, url, tls)),

@@ -54,8 +54,7 @@ struct Stall {
 
 impl Timed {
     pub(super) fn new(stream: Transport, state: Arc<ConnectionState>, head_time: Duration) -> Self {
-        let (late, look, stall) = (None, None, None);
-        Self { stream, state, head_time, late, look, has_read: false, stall }
+        Self { stream, state, head_time, late: None, look: None, has_read: false, stall: None }
     }
 
     /// Returns whether the current head takes too long; wakes the task when it does.
