@@ -66,7 +66,8 @@ impl ApiKey {
     /// The reason why these keys cannot be used together; `None` if they can. Without this check a
     /// mistake would show only when a client is refused, or admitted.
     pub fn fault(keys: &[Self]) -> Option<String> {
-        let (mut names, mut digests) = (HashMap::new(), HashSet::new());
+        let mut names = HashMap::new();
+        let mut digests = HashSet::new();
         for key in keys {
             let name = &*key.name.0;
             let needs_prefix = |one: &Permission| *one != Permission::Read;
