@@ -85,9 +85,17 @@ impl Waiters {
         tasks: TaskTracker,
         limits: WaitLimits,
     ) -> Self {
-        let room = Arc::new(Semaphore::new(limits.per_instance));
-        let (draining, last_request, lines) = Default::default();
-        Self { store, undos, turns, tasks, limits, draining, room, last_request, lines }
+        Self {
+            store,
+            undos,
+            turns,
+            tasks,
+            limits,
+            draining: CancellationToken::new(),
+            room: Arc::new(Semaphore::new(limits.per_instance)),
+            last_request: AtomicU64::new(0),
+            lines: Mutex::default(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
