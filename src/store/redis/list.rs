@@ -68,39 +68,37 @@ pub(in crate::store) trait Listed: Sync {
     }
 }
 
-impl Node {
-    /// The first `wanted` keys of a page among all under `key_prefix`, once earlier scans have
-    /// ended.
-    pub(in crate::store) async fn scan(
-        &self,
-        key_prefix: &str,
-        page: &Page,
-        wanted: usize,
-    ) -> Result<BTreeSet<LockKey>, StoreError> {
-        let mut connection = self.rare().await.map_err(|error| error.of(Verb::List))?;
-        let pattern = format!("{}*", escaped(&format!("{key_prefix}{}", common_prefix(page))));
-        let mut first = BTreeSet::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let mut command = redis::cmd("SCAN");
-            command.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-            let answer = self.query(&mut connection, &command).await;
-            let answer = answer.map_err(|error| error.of(Verb::List))?;
-            let names: Vec<Vec<u8>>;
-            (cursor, names) = redis::from_redis_value(answer)
-                .map_err(|error| failure(Verb::List, Effect::None, error.to_string()))?;
-            for key in names.iter().filter_map(|name| key_of(key_prefix, name)) {
-                let follows = page.after.as_deref().is_none_or(|after| key.as_str() > after);
-                if follows && page.covers(&key) {
-                    first.insert(key);
-                }
-                if first.len() > wanted {
-                    first.pop_last();
-                }
+/// The first `wanted` keys of a page among all under `key_prefix` on a node, once earlier scans of it
+/// have ended.
+pub(in crate::store) async fn scan(
+    node: &Node,
+    key_prefix: &str,
+    page: &Page,
+    wanted: usize,
+) -> Result<BTreeSet<LockKey>, StoreError> {
+    let mut connection = node.rare().await.map_err(|error| error.of(Verb::List))?;
+    let pattern = format!("{}*", escaped(&format!("{key_prefix}{}", common_prefix(page))));
+    let mut first = BTreeSet::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let mut command = redis::cmd("SCAN");
+        command.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+        let answer = node.query(&mut connection, &command).await;
+        let answer = answer.map_err(|error| error.of(Verb::List))?;
+        let names: Vec<Vec<u8>>;
+        (cursor, names) = redis::from_redis_value(answer)
+            .map_err(|error| failure(Verb::List, Effect::None, error.to_string()))?;
+        for key in names.iter().filter_map(|name| key_of(key_prefix, name)) {
+            let follows = page.after.as_deref().is_none_or(|after| key.as_str() > after);
+            if follows && page.covers(&key) {
+                first.insert(key);
             }
-            if cursor == "0" {
-                return Ok(first);
+            if first.len() > wanted {
+                first.pop_last();
             }
+        }
+        if cursor == "0" {
+            return Ok(first);
         }
     }
 }

@@ -57,7 +57,7 @@ use crate::store::redis::calls::Calls;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::deadline::When;
 use crate::store::redis::keys::SIDE_PREFIX;
-use crate::store::redis::list::Listed;
+use crate::store::redis::list::{Listed, scan};
 use crate::store::redis::node::NodeFactory;
 use crate::store::redis::replies::{ended, forced, looked, malformed};
 use crate::store::redis::rings::Rings;
@@ -224,7 +224,7 @@ impl Listed for RedisStore {
         let until = Instant::now() + self.calls.patience;
         let mut first = BTreeSet::new();
         for node in &self.calls.topology.nodes(Verb::List, until).await? {
-            first.append(&mut node.scan(&self.calls.key_prefix, page, wanted).await?);
+            first.append(&mut scan(node, &self.calls.key_prefix, page, wanted).await?);
         }
         Ok(first.into_iter().take(wanted).collect())
     }

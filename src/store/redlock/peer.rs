@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
 use crate::lock::store::Page;
+use crate::store::redis::list::scan;
 use crate::store::redis::node::{Node, ScriptCall, Way};
 use crate::store::redis::script::Reply;
 
@@ -53,6 +54,6 @@ impl Peer for Node {
         page: &Page,
         wanted: usize,
     ) -> Result<BTreeSet<LockKey>, StoreError> {
-        self.scan(key_prefix, page, wanted).await
+        scan(self, key_prefix, page, wanted).await
     }
 }
