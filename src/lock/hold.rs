@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
-use crate::lock::leases::{Registered, Why};
+use crate::lock::leases::{Heard, Registered, Why};
 use crate::lock::locks::{LastWord, Locks, may_wait};
 use crate::lock::store::{Answer, Renewed, Target};
 use crate::lock::ticket::Ticket;
@@ -231,12 +231,13 @@ impl Hold {
         // The question of a claim that did not wait is later than the beginning.
         let waits = matches!(self.phase, Phase::Waiting(_));
         let waited = if waits { delivery.asked - self.began } else { Duration::ZERO };
-        if let Ok(Answer::Won(win)) = delivery.answer() {
-            self.registered.has(&win.lease);
-            if let Some(why) = self.registered.was_told() {
-                let why = if why == Why::Elsewhere { Why::Released } else { why };
-                return self.end(HoldEvent::Lost(why));
-            }
+        let heard = match delivery.answer() {
+            Ok(Answer::Won(win)) => self.registered.has(&win.lease),
+            _ => Heard::Goes,
+        };
+        if let Heard::Ended(why) = heard {
+            let why = if why == Why::Elsewhere { Why::Released } else { why };
+            return self.end(HoldEvent::Lost(why));
         }
         let win = match delivery.hand_over() {
             Ok(Answer::Won(win)) => win,
@@ -256,7 +257,7 @@ impl Hold {
             // The requested TTL: the time left may be shorter.
             ttl: claim.ttl,
             confirmed: (Uptime::at(now), lease.ttl.as_duration()),
-            beat: now + pause(claim.ttl, &lease),
+            beat: if heard == Heard::Unsure { now } else { now + pause(claim.ttl, &lease) },
             capped: lease.capped,
         };
         if lease.is_over() {

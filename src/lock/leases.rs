@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner};
 use crate::lock::leases::holds::Holds;
-pub(crate) use crate::lock::leases::holds::Registered;
+pub(crate) use crate::lock::leases::holds::{Heard, Registered};
 use crate::lock::leases::known::{GRACE, Known, KnownLease};
 use crate::lock::permit::{Count, Permit};
 use crate::lock::prefixes::Prefixes;

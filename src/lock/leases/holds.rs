@@ -1,6 +1,6 @@
 //! The streams of this instance, to be told at once when their lease ends here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::SetOnce;
@@ -8,30 +8,35 @@ use tokio::sync::SetOnce;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease};
 use crate::lock::leases::{Leases, Why};
-use crate::lock::slots::Slots;
 use crate::lock::token::FencingToken;
-
-/// The most ends of a key that are remembered while a stream of it is open: as many as it may have
-/// leases, for all may end before their streams hear of their grants. Numbers rise, so these are the
-/// latest.
-const MOST_ENDED: usize = Slots::MOST.number() as usize;
 
 /// The open streams.
 #[derive(Default)]
 pub(super) struct Holds(HashMap<LockKey, OfKey>);
 
-/// The open streams of a key, and the ends that this instance has seen meanwhile: the answer of a
-/// grant may come after that of its end.
+/// The open streams of a key, and of the ends that this instance has seen meanwhile the one with the
+/// greatest number: the answer of a grant may come after that of its end.
 #[derive(Default)]
 struct OfKey {
     holds: Vec<OpenHold>,
-    ended: BTreeMap<FencingToken, (Holder, Why)>,
+    last: Option<(Holder, Why)>,
 }
 
 struct OpenHold {
     /// The lease that it keeps, once it has one.
     number: Option<FencingToken>,
     told: Arc<SetOnce<Why>>,
+}
+
+/// The state of a lease as its stream hears of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// No end of it was seen.
+    Goes,
+    /// It has ended, for this reason.
+    Ended(Why),
+    /// A later lease of its shared key has ended; the store knows about this one.
+    Unsure,
 }
 
 /// The registration of a stream, until it is dropped.
@@ -53,9 +58,21 @@ impl Holds {
                 let _ = hold.told.set(if own == number { why } else { Why::Elsewhere });
             }
         }
-        of_key.ended.insert(number, (ended.clone(), why));
-        if of_key.ended.len() > MOST_ENDED {
-            of_key.ended.pop_first();
+        let last = of_key.last.as_ref().and_then(|(last, _)| last.fencing_token);
+        if Some(number) > last {
+            of_key.last = Some((ended.clone(), why));
+        }
+    }
+}
+
+impl OfKey {
+    /// The state of a lease whose grant comes now.
+    fn state(&self, number: FencingToken) -> Heard {
+        match &self.last {
+            Some((last, why)) if last.fencing_token == Some(number) => Heard::Ended(*why),
+            Some((last, _)) if last.ends(number) => Heard::Ended(Why::Elsewhere),
+            Some((last, _)) if last.fencing_token > Some(number) => Heard::Unsure,
+            _ => Heard::Goes,
         }
     }
 }
@@ -70,19 +87,19 @@ impl Registered {
     }
 
     /// Notes the lease, and tells its end if that was seen already.
-    pub(crate) fn has(&self, lease: &Lease) {
+    pub(crate) fn has(&self, lease: &Lease) -> Heard {
         let number = lease.fencing_token;
-        self.with(|of_key| {
+        let heard = self.with(|of_key| {
             let mut holds = of_key.holds.iter_mut();
             if let Some(own) = holds.find(|hold| Arc::ptr_eq(&hold.told, &self.told)) {
                 own.number = Some(number);
             }
-            let mut seen = of_key.ended.range(number..).map(|(_, end)| end);
-            if let Some((ended, why)) = seen.find(|(ended, _)| ended.ends(number)) {
-                let is_its = ended.fencing_token == Some(number);
-                let _ = self.told.set(if is_its { *why } else { Why::Elsewhere });
-            }
+            of_key.state(number)
         });
+        if let Some(Heard::Ended(why)) = heard {
+            let _ = self.told.set(why);
+        }
+        heard.unwrap_or(Heard::Goes)
     }
 
     /// Waits until the stream is told why it no longer has the lease.
@@ -95,8 +112,8 @@ impl Registered {
         self.told.get().copied()
     }
 
-    fn with(&self, use_it: impl FnOnce(&mut OfKey)) {
-        self.leases.with(|_, holds| holds.0.get_mut(&self.key).map(use_it));
+    fn with<T>(&self, use_it: impl FnOnce(&mut OfKey) -> T) -> Option<T> {
+        self.leases.with(|_, holds| holds.0.get_mut(&self.key).map(use_it))
     }
 }
 
@@ -117,24 +134,29 @@ impl Drop for Registered {
 mod tests {
     use std::sync::Arc;
 
-    use super::Registered;
+    use super::{Heard, Registered};
     use crate::lock::lease::Holder;
     use crate::lock::leases::{Leases, Why};
     use crate::lock::prefixes::Prefixes;
     use crate::lock::sample::{key, number, win};
+    use crate::lock::slots::{Share, Slots};
 
     #[test]
-    fn a_thousand_streams_whose_leases_end_before_they_hear_of_them_are_told_all_the_same() {
+    fn a_stream_whose_lease_ended_before_it_heard_of_the_grant_is_told_or_asks_the_store() {
         let leases = Arc::new(Leases::new(false, Prefixes::default(), Box::new(|_, _, _| ())));
-        let streams: Vec<_> =
-            (0..1_000).map(|_| Registered::new(leases.clone(), key("a"))).collect();
-        for one in 1..=1_000 {
-            let ended = Holder { fencing_token: Some(number(one)), ..Holder::default() };
-            leases.ended(&key("a"), &ended, Why::Forced);
-        }
-        for (stream, one) in streams.iter().zip(1..) {
-            stream.has(&win("a", one).lease);
-            assert_eq!(stream.was_told(), Some(Why::Forced), "{one}");
-        }
+        let stream = || Registered::new(leases.clone(), key("a"));
+        let (own, earlier, later) = (stream(), stream(), stream());
+        assert_eq!(own.has(&win("a", 4).lease), Heard::Goes);
+        let share = Share { slots: Slots::SHARED, slot: None };
+        let reader = |one| Holder { share, fencing_token: Some(number(one)), ..Holder::default() };
+        leases.ended(&key("a"), &reader(6), Why::Forced);
+        leases.ended(&key("a"), &reader(5), Why::Released);
+        assert_eq!(stream().has(&win("a", 6).lease), Heard::Ended(Why::Forced));
+        assert_eq!(earlier.has(&win("a", 5).lease), Heard::Unsure);
+        assert_eq!(later.has(&win("a", 7).lease), Heard::Goes);
+        assert_eq!([&own, &earlier, &later].map(Registered::was_told), [None; 3]);
+        let exclusive = Holder { fencing_token: Some(number(8)), ..Holder::default() };
+        leases.ended(&key("a"), &exclusive, Why::Released);
+        assert_eq!(later.was_told(), Some(Why::Elsewhere));
     }
 }
