@@ -45,30 +45,34 @@ fn every_file_that_the_architecture_names_is_there() {
     assert_none(&absent(&page, &there));
 }
 
-/// The numbers of the rules of a page.
+/// The numbers of the rules of a page: `1. **One.**` or `- **R1 One.**`.
 fn on(page: &File) -> BTreeSet<usize> {
-    let lines = page.text.lines().filter_map(|line| line.split_once(". "));
-    lines.filter_map(|(number, _)| number.parse().ok()).collect()
+    let first = |line: &str| line.trim_start_matches("- **").split(' ').next().and_then(number);
+    page.text.lines().filter(|line| line.contains("**")).filter_map(first).collect()
 }
 
-/// The numbers behind `rule` and `rules`: `2`, `2 and 4`, `2 to 5, 8 and 9`.
+/// `4`, `4.` and `R4`.
+fn number(word: &str) -> Option<usize> {
+    let word = word.trim_end_matches([',', ':', '.', ';', ')', '`']);
+    word.strip_prefix('R').unwrap_or(word).parse().ok()
+}
+
+/// The numbers of the rules that a text names: `rule 2`, `Rules 2 to 5, 8 and 9`, `R2 and R4`.
 fn named(text: &str) -> BTreeSet<usize> {
     let mut numbers = BTreeSet::new();
-    let text = text.replace("rules ", "rule ").replace("Rules ", "rule ").replace("Rule ", "rule ");
-    for rest in text.split("rule ").skip(1) {
-        let (mut last, mut is_range) = (0, false);
-        for word in rest.split_whitespace() {
-            let number = word.trim_end_matches([',', ':', '.', ';', ')', '`']);
-            match number.parse::<usize>() {
-                Ok(number) => {
-                    numbers.extend(if is_range { last..=number } else { number..=number });
-                    (last, is_range) = (number, false);
-                }
-                Err(_) if last > 0 && ["and", "to"].contains(&word) => is_range = word == "to",
-                Err(_) => break,
+    let (mut last, mut is_range, mut is_rule) = (0, false, false);
+    for word in text.split_whitespace() {
+        let is_named = word.starts_with('R') && number(word).is_some();
+        match number(word).filter(|_| is_rule || is_named) {
+            Some(number) => {
+                numbers.extend(if is_range { last..=number } else { number..=number });
+                (last, is_range) = (number, false);
+                is_rule = !word.ends_with([':', '.', ';', ')']);
             }
-            if word.ends_with([':', '.', ';', ')']) {
-                break;
+            None if last > 0 && is_rule && ["and", "to"].contains(&word) => is_range = word == "to",
+            None => {
+                is_rule = ["rule", "rules", "Rule", "Rules"].contains(&word);
+                (last, is_range) = (0, false);
             }
         }
     }
@@ -111,6 +115,11 @@ fn a_rule_or_a_file_that_is_not_there_is_found() {
     assert_eq!(
         named("Rules 2 to 4, 8 and 9: a rule of thumb, rule 12."),
         BTreeSet::from([2, 3, 4, 8, 9, 12])
+    );
+    assert_eq!(named("R2 to R4, R8 and R9: 5 votes, R11."), BTreeSet::from([2, 3, 4, 8, 9, 11]));
+    assert_eq!(
+        on(&File::planted(REDLOCK, "- **R1 One.**\n- **R2 Two.**\n")),
+        BTreeSet::from([1, 2])
     );
     let page = File::planted(LEASE, "1. **One.** A rule.\n2. **Two.**\n");
     assert_found(
