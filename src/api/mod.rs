@@ -5,6 +5,7 @@ mod docs;
 mod edge;
 mod error;
 mod extract;
+mod fields;
 mod health;
 mod hold;
 mod lists;

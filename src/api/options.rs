@@ -1,22 +1,16 @@
-//! The options of a request, in the forms that clients send: no body, an empty body typed as JSON,
-//! JSON under any type, a form, a query. Unknown options are refused by name, because a misspelt
-//! TTL must never silently mean the default.
+//! The options of a request, from its body and its query. Unknown options are refused by name,
+//! because a misspelt TTL must never silently mean the default. `fields` reads the body.
 
-use std::collections::HashSet;
-use std::fmt;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::Deserialize;
-use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::Value;
 
-use crate::api::error::{ApiError, shown};
+use crate::api::error::ApiError;
 use crate::api::extract::{KeyCall, header_token, parse_token, two_tokens};
+use crate::api::fields::{fields, form, once};
 use crate::api::{ApiLimits, App};
 use crate::lock::lease::{Claim, Origin, Owner};
 use crate::lock::slots::Slots;
@@ -26,17 +20,6 @@ use crate::wire::Code;
 
 /// Long enough to reconnect and resume, short enough to wait out.
 const MAX_LINGER_MS: u64 = 60_000;
-
-/// Some Windows programs write it before JSON.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// The values of `Content-Encoding` that are refused.
-const COMPRESSED: [&[u8]; 6] = [b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"compress"];
-
-/// The first bytes of gzip data.
-const GZIP: &[u8] = b"\x1f\x8b";
-
-const FORM: &str = "application/x-www-form-urlencoded";
 
 /// The options of a request: those of the body, then those of the query.
 #[derive(Debug)]
@@ -293,57 +276,6 @@ async fn collect(body: Body, limits: &ApiLimits) -> Result<Vec<u8>, ApiError> {
     }
 }
 
-fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiError> {
-    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body).trim_ascii();
-    if body.is_empty() {
-        return Ok(Vec::new());
-    }
-    let coding = headers.get(CONTENT_ENCODING).map_or(&b""[..], |value| value.as_bytes());
-    if COMPRESSED.contains(&coding) || body.starts_with(GZIP) {
-        let detail = "compressed bodies are not supported: send it without `Content-Encoding`";
-        return Err(ApiError::new(Code::InvalidRequest, detail));
-    }
-    if media_type.starts_with("multipart/") {
-        let detail = "multipart is not supported: send JSON, or a form with http_build_query()";
-        return Err(ApiError::new(Code::InvalidRequest, detail));
-    }
-    if media_type == FORM && !matches!(body[0], b'{' | b'[') && body != b"null" {
-        if !body.contains(&b'=') {
-            // Not shown: it may be a misplaced lease token.
-            let detail = "the body has to be a form such as `ttl_ms=5000`, or a JSON object";
-            return Err(ApiError::new(Code::InvalidRequest, detail));
-        }
-        return once(form(body));
-    }
-    match serde_json::from_slice(body) {
-        Ok(Fields(fields)) => once(fields),
-        Err(error) if error.is_data() => {
-            Err(ApiError::new(Code::InvalidRequest, "the body has to be a JSON object"))
-        }
-        Err(error) => {
-            Err(ApiError::new(Code::InvalidRequest, format!("the body is not valid JSON: {error}")))
-        }
-    }
-}
-
-fn once(fields: Vec<(String, Value)>) -> Result<Vec<(String, Value)>, ApiError> {
-    let mut names = HashSet::new();
-    for (name, _) in &fields {
-        if !names.insert(name) {
-            let shown = shown(name);
-            return Err(ApiError::invalid(&shown, format!("the request names `{shown}` twice")));
-        }
-    }
-    Ok(fields)
-}
-
-fn form(text: &[u8]) -> Vec<(String, Value)> {
-    let pairs = form_urlencoded::parse(text);
-    pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect()
-}
-
 /// A whole number; numeric strings and integral floats count.
 fn whole(value: &Value) -> Option<u64> {
     match value {
@@ -359,43 +291,4 @@ fn whole(value: &Value) -> Option<u64> {
 fn integral(float: f64) -> Option<u64> {
     const EXACT: f64 = (1_u64 << 53) as f64;
     ((0.0..EXACT).contains(&float) && float.fract() == 0.0).then_some(float as u64)
-}
-
-/// The members of a JSON object, in order and with duplicates, which a map would hide. Some clients
-/// send `[]` or `null` for an empty one.
-struct Fields(Vec<(String, Value)>);
-
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-
-        impl<'de> Visitor<'de> for Members {
-            type Value = Fields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(Fields(fields))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Fields, A::Error> {
-                match items.next_element::<IgnoredAny>()? {
-                    None => Ok(Fields(Vec::new())),
-                    Some(_) => Err(A::Error::invalid_type(Unexpected::Seq, &self)),
-                }
-            }
-
-            fn visit_unit<E>(self) -> Result<Fields, E> {
-                Ok(Fields(Vec::new()))
-            }
-        }
-
-        deserializer.deserialize_any(Members)
-    }
 }
