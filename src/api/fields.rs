@@ -6,6 +6,7 @@ use std::fmt;
 
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use percent_encoding::percent_decode;
 use serde::Deserialize;
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::Value;
@@ -47,7 +48,7 @@ pub(super) fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Va
             let detail = "the body has to be a form such as `ttl_ms=5000`, or a JSON object";
             return Err(ApiError::new(Code::InvalidRequest, detail));
         }
-        return once(form(body));
+        return once(form(body)?);
     }
     match serde_json::from_slice(body) {
         Ok(Fields(fields)) => once(fields),
@@ -73,9 +74,14 @@ pub(super) fn once(fields: Vec<(String, Value)>) -> Result<Vec<(String, Value)>,
 }
 
 /// The pairs of a form or a query.
-pub(super) fn form(text: &[u8]) -> Vec<(String, Value)> {
+pub(super) fn form(text: &[u8]) -> Result<Vec<(String, Value)>, ApiError> {
+    // The parser takes other bytes for a replacement character, and two names for one.
+    if percent_decode(text).decode_utf8().is_err() {
+        let detail = "the options are not UTF-8, once `%` and two digits are read as a byte";
+        return Err(ApiError::new(Code::InvalidRequest, detail));
+    }
     let pairs = form_urlencoded::parse(text);
-    pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect()
+    Ok(pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect())
 }
 
 /// The members of a JSON object, in order and with duplicates, which a map would hide. Some clients

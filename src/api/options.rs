@@ -210,7 +210,7 @@ pub(super) fn query(
     query: Option<&str>,
     known: &'static [&'static str],
 ) -> Result<Vec<(String, Value)>, ApiError> {
-    let query = once(form(query.unwrap_or_default().as_bytes()))?;
+    let query = once(form(query.unwrap_or_default().as_bytes())?)?;
     if find(&query, "token").is_some() {
         let detail = "a token must not be in a URL, because logs keep URLs: send `Lock-Token`";
         return Err(ApiError::invalid("token", detail));

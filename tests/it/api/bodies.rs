@@ -129,6 +129,12 @@ async fn a_body_that_is_not_utf_8_is_refused() {
     let request = b"POST /locks/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
         Content-Length: 14\r\n\r\n{\"owner\":\"\xff\xfe\"}";
     assert_eq!(http.raw(request).await.told(), (400, "invalid_request".into()));
+    for (query, body) in [("?owner=%ff", ""), ("", "owner=%c3%28"), ("?owner=a%C3", "")] {
+        let answer = post(&http, query, FORM, body).await;
+        assert_eq!(answer.told(), (400, "invalid_request".into()), "{query} {body}");
+    }
+    assert_eq!(post(&http, "?owner=%C3%BC", FORM, "").await.text("owner"), "ü");
+    assert_eq!(http.get("/locks?prefix=%ff").await.told(), (400, "invalid_request".into()));
 }
 
 #[tokio::test]
