@@ -18,6 +18,9 @@ use crate::store::redis::replies::{fencing_token, malformed};
 use crate::store::redis::script::{Reply, Script};
 use crate::store::redis::topology::Topology;
 
+/// Beyond all numbers that clocks propose, which are microseconds, until the year 2112.
+const BEYOND: u64 = 1 << 52;
+
 /// Longer than any lease lasts.
 const FOR_EVER_MS: u64 = 1 << 52;
 
@@ -65,13 +68,15 @@ impl Calls {
         self.prefixes.max_hold(key).map_or(FOR_EVER_MS, Ttl::as_millis)
     }
 
-    /// Reads a fencing token, and raises the floor above it.
+    /// Reads a fencing token, and raises the floor above it. A number that only another program can
+    /// have written is none: the floor is that of all keys.
     pub(super) fn fencing_token(
         &self,
         verb: Verb,
         reply: &mut Reply,
     ) -> Result<FencingToken, StoreError> {
-        let token = fencing_token(reply).ok_or_else(|| malformed(verb))?;
+        let token = fencing_token(reply).filter(|token| token.number() < BEYOND);
+        let token = token.ok_or_else(|| malformed(verb))?;
         self.floor.raise(token);
         Ok(token)
     }

@@ -42,7 +42,9 @@ impl RedisSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// Not a Redis URL.
-    #[error("`store` is not a Redis URL: {0}")]
+    #[error(
+        "`store` is not a Redis URL ({0}); write `%2F` for a `/` in a password, `%23` for a `#`"
+    )]
     Url(#[from] redis::RedisError),
     /// Invalid hosts, or an invalid rest after them.
     #[error("`store`: {0}")]

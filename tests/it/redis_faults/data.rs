@@ -30,6 +30,26 @@ async fn a_flushed_lease_is_lost_and_fencing_tokens_rise_over_1_000_flushes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_another_program_wrote_into_a_record_stops_its_key_alone() {
+    const TOKEN: &str = "token-of-the-damaged";
+    let redis = Redis::start();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    assert_eq!(acquire(&http, "damaged", TOKEN, LONG).await.status, 201);
+    let records: Vec<String> = redis.run("KEYS lk//*lock:damaged");
+    assert_eq!(records.len(), 1, "{records:?}");
+    // 2^53 - 1 as a number of eight bytes, behind the first one.
+    let damage = format!("BITFIELD {} SET u32 8 1128267775 SET u32 40 4294967295", records[0]);
+    redis.run::<Vec<u64>>(&damage);
+    assert_eq!(acquire(&http, "damaged", TOKEN, LONG).await.told(), unavailable());
+    assert_eq!(refresh(&http, "damaged", TOKEN).await.told(), unavailable());
+    for key in ["one", "two"] {
+        let granted = http.post(&format!("/locks/{key}"), "").await;
+        assert_eq!(granted.status, 201, "{granted:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn scripts_that_are_flushed_under_load_cost_no_request() {
     let redis = Redis::start();
     let service = service(&redis, &[]).await;
