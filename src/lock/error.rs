@@ -82,8 +82,6 @@ pub enum Verb {
     Undo,
     /// Tell nodes of a lease that a majority of them has.
     Settle,
-    /// Tell nodes that waited that their votes count.
-    Count,
     /// Make a lease last longer.
     Refresh,
     /// Refresh the lease of a hold.
@@ -111,7 +109,6 @@ impl Verb {
             Self::Leave => "leave",
             Self::Undo => "undo",
             Self::Settle => "settle",
-            Self::Count => "count",
             Self::Refresh => "refresh",
             Self::Keep => "keep",
             Self::LetGo => "let_go",

@@ -68,13 +68,14 @@ pub(super) async fn changing(world: Arc<World>, mut rng: Rng) {
     }
 }
 
-/// The nodes restart one after another, each once all vote.
+/// The nodes restart one after another, each once all vote and every lease was refreshed since.
 pub(super) async fn rolling(world: Arc<World>, mut rng: Rng) {
     let mut node = 0;
     // Attempts from before any node voted are cleaned up by then.
     sleep(Duration::from_millis(if world.plan.rolling { 3 * LONGEST_TTL_MS } else { 0 })).await;
     while pause(&world, if world.plan.rolling { 200 } else { 0 }, &mut rng).await {
         if world.at_the_end().0 == 0 {
+            sleep(Duration::from_millis(LONGEST_TTL_MS)).await;
             world.forget(node, Forgets::Empty, &mut rng);
             node = (node + 1) % world.plan.nodes;
         }

@@ -57,8 +57,8 @@ pub(super) struct Plan {
     /// instances with one of the two settings are gone for a while.
     pub(super) others: Option<Others>,
     pub(super) changes_every: u64,
-    /// The nodes restart without their data, each once all vote, while every client refreshes a
-    /// lease of its own key.
+    /// The nodes restart without their data, each once all vote and have heard of a refresh,
+    /// while every client refreshes a lease of its own key.
     pub(super) rolling: bool,
     /// The nodes vote from the beginning, as after a long time without leases.
     pub(super) served: bool,

@@ -12,6 +12,8 @@ thread_local! {
 pub(in crate::store::redlock) enum Rule {
     /// 2: a node votes only above the greatest number that it knows.
     Above,
+    /// 2: a node stores no vote while it waits.
+    Waits,
     /// 3: only fresh votes count for a grant.
     Fresh,
     /// 3: the clock is checked last.
@@ -40,20 +42,18 @@ pub(in crate::store::redlock) enum Rule {
     Leftovers,
     /// 10: a node refuses late votes of a lease that has ended.
     HasEnded,
-    /// 11: a vote that a node stores while it does not vote is marked.
-    Waits,
-    /// 12: a node that restarted does not vote.
+    /// 11: a node that restarted does not vote.
     RunId,
-    /// 12: a node that may have forgotten leases waits for the longest one.
+    /// 11: a node that may have forgotten leases waits for the longest one.
     WholeWait,
-    /// 12: a node votes for instances with its own settings only.
+    /// 11: a node votes for instances with its own settings only.
     Settings,
-    /// 12: a node serves instances with other settings only when the last leases of the former have
+    /// 11: a node serves instances with other settings only when the last leases of the former have
     /// expired.
     Unused,
-    /// 12: a call does not act after its caller has given up.
+    /// 11: a call does not act after its caller has given up.
     NotAfter,
-    /// 12: the deadline of a call is fixed before its arguments.
+    /// 11: the deadline of a call is fixed before its arguments.
     DeadlineFirst,
 }
 
@@ -80,7 +80,7 @@ impl Rule {
             Self::Told => ("math.max(highest, fence), fence, '-'", "highest, number, by"),
             Self::InPlace => ("if replaces ~= '' and not is_replaced then", "if false then"),
             Self::OnlyExtends => ("if sets_end == '1' or most >= left", "if true"),
-            Self::ItsOwn => ("by ~= attempt and by ~= '?' .. attempt", "by == '-'"),
+            Self::ItsOwn => ("by ~= attempt", "by == '-'"),
             Self::NoRevival => {
                 let revive = "if not value then redis.call('SET', lock, token, 'PX', longest) \
                               number, by, its_ttl, holder = highest, '-', longest, token end";
@@ -90,7 +90,7 @@ impl Rule {
                 ("said == string.format('%.0f %.0f %s', highest, number, by)", "true")
             }
             Self::HasEnded => ("if is_told then highest", "if false then highest"),
-            Self::Waits => ("(voting and '' or '?') .. attempt", "attempt"),
+            Self::Waits => ("if not voting then return", "if false then return"),
             Self::WholeWait => ("lease + math.ceil(lease / 100) + 2", "lease / 2"),
             Self::Settings => ("its_longest == longest and its_nodes == nodes", "of ~= nil"),
             Self::Unused => ("unused() >= its_longest / 10 + over(its_longest)", "true"),

@@ -12,8 +12,8 @@ use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
-use crate::store::redlock::nodes::{COUNT, TRY_ACQUIRE, UNDO};
-use crate::store::redlock::poll::{Heard, Outcome, Poll, Says, remaining, validity};
+use crate::store::redlock::nodes::{TRY_ACQUIRE, UNDO};
+use crate::store::redlock::poll::{Outcome, Poll, Says, remaining, validity};
 use crate::store::redlock::refresh::Found;
 use crate::store::redlock::{RedlockStore, by_chance};
 
@@ -71,7 +71,6 @@ impl RedlockStore {
                 && let Some(lease) = self.granted(claim, &attempt)
             {
                 self.metrics.redlock_attempt("granted");
-                self.tell_waiting(claim, &attempt);
                 // If it is taken back, it ends at once, and not when the replaced lease would have.
                 let replaces = claim.named.map(|number| Replaced { number, ends_at: 0 });
                 let (fresh, by) = (true, attempt.name);
@@ -173,21 +172,6 @@ impl RedlockStore {
             capped,
             share: Share::ALONE,
         })
-    }
-
-    /// Rule 11: tells the nodes that wait of a grant, so that their votes count once they vote.
-    fn tell_waiting(&self, claim: &Claim, attempt: &Attempt) {
-        let its = (&claim.key, &claim.token);
-        let question = self.nodes.of_attempt(&COUNT, its, attempt.name, attempt.patience);
-        let waits = |node, heard: Option<&Heard>| match heard {
-            Some(heard) => matches!(heard.said, Says::Yes(_)) && !heard.votes,
-            None => self.view.waits(node),
-        };
-        let waiting = attempt.poll.heard().filter(|(node, heard)| waits(*node, *heard));
-        let told = waiting
-            .map(|(node, _)| self.cleanup.unheard(node, &question, attempt.patience))
-            .collect();
-        self.cleanup.owe(told, claim.ttl.as_duration());
     }
 
     /// Rule 4: takes back the votes of an attempt that failed, before this returns, or later where

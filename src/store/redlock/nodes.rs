@@ -21,7 +21,6 @@ use crate::store::redlock::settings::{RedlockSettings, Restarted};
 
 script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "guard.lua" "record.lua" "try_acquire.lua");
 script!(UNDO, Verb::Undo, 3: "prelude.lua" "guard.lua" "record.lua" "undo.lua");
-script!(COUNT, Verb::Count, 3: "prelude.lua" "guard.lua" "record.lua" "count.lua");
 script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "guard.lua" "record.lua" "refresh.lua");
 script!(SETTLE, Verb::Settle, 3: "prelude.lua" "guard.lua" "record.lua" "settle.lua");
 script!(RELEASE, Verb::Release, 3: "prelude.lua" "guard.lua" "record.lua" "release.lua");
@@ -210,7 +209,7 @@ fn read(mut reply: Reply) -> Option<Heard> {
         "ended" => Says::Ended(natural(&mut reply)?, reply.text()?),
         "free" => Says::Free,
         "taken" => Says::Taken,
-        "undone" | "counts" | "nothing" | "joined" | "changed" => Says::Done,
+        "undone" | "waits" | "nothing" | "joined" | "changed" => Says::Done,
         _ => return None,
     };
     Some(Heard { votes, highest, said })

@@ -93,11 +93,6 @@ impl Vote {
         self.by == "-"
     }
 
-    /// Returns true if the node did not vote when it stored this: it may have known greater numbers.
-    fn is_of_a_waiting_node(&self) -> bool {
-        self.by.starts_with('?')
-    }
-
     /// Returns true if it is open, and no attempt can count it any more, on any instance.
     fn is_old(&self) -> bool {
         !self.is_told() && self.held.is_some_and(|held| held > LONGEST_ATTEMPT * 2)
@@ -277,23 +272,24 @@ impl Poll {
     /// The lease of a token after a refresh, only the one `named`, if given: rule 6. It exists where
     /// a majority has its number; a number can be a lease's if silent nodes may complete one.
     pub(super) fn finding(&self, named: Option<u64>) -> Finding {
-        // The nodes that have a number, and those whose vote counts.
-        let mut numbers: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+        let mut numbers: BTreeMap<u64, usize> = BTreeMap::new();
         for said in self.said() {
             if let Says::Has(vote) = said
                 && named.is_none_or(|named| named == vote.number)
             {
-                let (nodes, counted) = numbers.entry(vote.number).or_default();
-                *nodes += 1;
-                *counted += usize::from(!vote.is_of_a_waiting_node());
+                *numbers.entry(vote.number).or_default() += 1;
             }
         }
         let needed = self.quorum.needed();
-        if let Some((number, _)) = numbers.iter().find(|(_, (_, counted))| *counted >= needed) {
+        if let Some((number, _)) = numbers.iter().find(|(_, nodes)| **nodes >= needed) {
             return Finding::Lease(*number);
         }
-        let most = numbers.values().map(|(nodes, _)| *nodes).max();
-        if self.may_be_majority(most.unwrap_or(0)) { Finding::Unclear } else { Finding::Gone }
+        let most = numbers.values().max();
+        if self.may_be_majority(most.copied().unwrap_or(0)) {
+            Finding::Unclear
+        } else {
+            Finding::Gone
+        }
     }
 
     /// The number of the lease that the token of the question has, if a majority has it.
@@ -506,13 +502,6 @@ mod tests {
         let has = |said: &[Says]| poll(3, said).has().map(FencingToken::number);
         assert_eq!(has(&[told(5), open(7), open(7)]), Some(7));
         assert_eq!(has(&[told(5), open(7), silent()]), None);
-    }
-
-    #[test]
-    fn a_vote_of_a_node_that_waited_makes_no_majority() {
-        let waited = Says::Has(vote(5, "?7", 100));
-        assert_eq!(poll(3, &[open(5), waited.clone(), Says::Free]).finding(None), Finding::Unclear);
-        assert_eq!(poll(3, &[open(5), open(5), waited]).finding(None), Finding::Lease(5));
     }
 
     #[test]

@@ -91,11 +91,6 @@ impl NodesView {
         self.sights().iter().filter(|sight| sight.votes).count()
     }
 
-    /// Returns true if a node did not vote yet when it was heard last.
-    pub(super) fn waits(&self, node: usize) -> bool {
-        self.sights().get(node).is_some_and(|sight| sight.waits.is_some())
-    }
-
     /// The reason not to count votes, if there is one. Two lists whose lengths differ by more than
     /// one node may both have a majority.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {

@@ -1,4 +1,4 @@
--- guard.lua: rule 12: whether the node votes for the instance. One that may have forgotten leases
+-- guard.lua: rule 11: whether the node votes for the instance. One that may have forgotten leases
 --   votes when they have expired, one that serves other settings when their leases have.
 -- KEYS: those of prelude.lua, which runs before it
 -- ARGV: those of prelude.lua

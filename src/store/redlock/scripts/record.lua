@@ -2,10 +2,10 @@
 -- KEYS: 1 lock: the token as a plain string  2 record: "<highest>/<ended> <number> <ttl (ms)>
 --   <state> <by> <start (ms)> <token> <owner>", kept for a DAY after the lock. `ended` is the
 --   number that a release ended last. `state` is 1 if a stream keeps the lease, 2 once its client
---   was heard of or its stream has let it go, and 0 before. `by` is the attempt that asked for the vote while that is
---   open, with a "?" before it if the node did not vote, and "-" once the vote is told. "+" before
---   the record: claims wait for a hint. A lock without a record is a direct Redis client's, and "-"
---   its holder: it is no lease, and ends by a release.
+--   was heard of or its stream has let it go, and 0 before. `by` is the attempt that asked for the
+--   vote while that is open, and "-" once it is told. "+" before the record: claims wait for a
+--   hint. A lock without a record is a direct Redis client's, and "-" its holder: it is no lease,
+--   and ends by a release.
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]

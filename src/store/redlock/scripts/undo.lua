@@ -3,6 +3,6 @@
 -- ARGV: 1 token  2 attempt; the last one is the instance's settings
 -- Returns: answer: "undone" | "nothing"
 local token, attempt = ARGV[1], ARGV[2]
-if value ~= token or by ~= attempt and by ~= '?' .. attempt then return answer('nothing') end
+if value ~= token or by ~= attempt then return answer('nothing') end
 free()
 return answer('undone')
