@@ -23,7 +23,12 @@ impl Worker {
         let asked = self.world.now();
         // An instance that is paused acts when it goes on.
         self.world.state().forced[key] = UNDER_WAY;
-        self.ask(instance, async |store| store.force_release(&name(key), None).await).await;
+        self.ask(instance, async |store| {
+            let status = store.look(&name(key), None, 0).await.ok()?;
+            let lease = status.holder?.fencing_token;
+            store.force_release(&name(key), lease).await.ok()
+        })
+        .await;
         sleep(Duration::from_millis(FORCED_MS)).await;
         // It may have ended any of them.
         let mut state = self.world.state();

@@ -16,7 +16,7 @@ use crate::store::redlock::poll::Says;
 /// The most pending clean-ups of all nodes; further leases expire by their TTL.
 const MAX_OWED: usize = 10_000;
 
-/// The pause between two attempts, doubled from the first to the last.
+/// The pause between two questions, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -43,6 +43,19 @@ impl Leftover {
         let (now, heard) = nodes.ask(self.node, &self.question).await;
         !matches!(heard.said, Says::Silent(_)) && now > self.acts_until
     }
+
+    /// Asks the node until nothing is left there. Returns false if that is not so by `until`.
+    async fn ends(&self, nodes: &Nodes, until: Instant) -> bool {
+        let mut pause = FIRST_PAUSE;
+        while !self.is_ended(nodes).await {
+            if Instant::now() + pause >= until {
+                return false;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+        true
+    }
 }
 
 impl Cleanup {
@@ -68,8 +81,14 @@ impl Cleanup {
 
     /// Asks each node once. Returns what may be left.
     pub(super) async fn once(&self, left: Vec<Leftover>) -> Vec<Leftover> {
+        self.within(left, Duration::ZERO).await
+    }
+
+    /// Asks each node until it confirms, for so long. Returns what may be left.
+    pub(super) async fn within(&self, left: Vec<Leftover>, time: Duration) -> Vec<Leftover> {
+        let until = Instant::now() + time;
         let asked = left.into_iter().map(|left| async move {
-            let is_ended = left.is_ended(&self.nodes).await;
+            let is_ended = left.ends(&self.nodes, until).await;
             (!is_ended).then_some(left)
         });
         join_all(asked).await.into_iter().flatten().collect()
@@ -96,14 +115,10 @@ impl Cleanup {
             self.background.spawn(async move {
                 let _room = room;
                 // While a call is on its way there, an answer at once ends nothing.
-                let mut pause = if left.acts_until > 0 { FIRST_PAUSE } else { Duration::ZERO };
-                loop {
-                    sleep(pause).await;
-                    if Instant::now() >= over_at || left.is_ended(&nodes).await {
-                        return;
-                    }
-                    pause = (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE);
+                if left.acts_until > 0 {
+                    sleep(FIRST_PAUSE).await;
                 }
+                left.ends(&nodes, over_at).await;
             });
         }
     }

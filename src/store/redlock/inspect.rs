@@ -13,7 +13,7 @@ use crate::lock::store::{Answer, Page};
 use crate::lock::token::LeaseToken;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::failure;
-use crate::store::redlock::poll::{Holding, Poll, Quorum, Says};
+use crate::store::redlock::poll::{Holding, Poll};
 use crate::store::redlock::release::holder;
 use crate::store::redlock::{RedlockStore, by_chance};
 
@@ -32,32 +32,19 @@ impl RedlockStore {
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
         let question = self.nodes.look(key, self.rules.node_timeout);
-        let needed = self.quorum().needed();
-        let known = |poll: &Poll| {
-            let free = poll.how_many(|said| *said == Says::Free);
-            free >= needed || poll.holdings().any(|one| poll.has_majority(one))
-        };
-        let poll = self.nodes.poll(&question, known).await;
-        if poll.answered() < needed {
+        let poll = self.nodes.poll(&question, Poll::is_known).await;
+        if poll.answered() < self.quorum().needed() {
             return Err(failure(Verb::Inspect, Effect::None, "too few nodes answered"));
         }
-        let mine = match token {
-            None => None,
-            Some(token) => Some(poll.has_lease(token, self.quorum()).ok_or_else(|| {
-                let reason = "nodes that may have the lease did not answer";
-                failure(Verb::Inspect, Effect::None, reason)
-            })?),
-        };
-        let rival = poll.rival().filter(|_| poll.held());
-        let lease = rival.and_then(|(rival, _)| poll.lease_of(&rival.holder));
-        Ok(LockStatus { mine, ..self.status(key, lease.map(|(lease, _)| holder(&lease))) })
+        let lease = poll.held_lease().filter(|_| poll.held());
+        let mine = token.and_then(|token| poll.is_of(token));
+        Ok(LockStatus { mine, ..self.status(key, lease.as_ref().map(holder)) })
     }
 
     /// The status of a key with the rival of a poll as its holder.
     pub(super) fn rival(&self, key: &LockKey, poll: &Poll) -> LockStatus {
-        let lease = poll.rival().and_then(|(rival, _)| poll.lease_of(&rival.holder));
         // The rival is over when a majority of nodes is free again.
-        let lease = lease.map(|(lease, _)| Holding { left: poll.left(), ..lease });
+        let lease = poll.held_lease().map(|lease| Holding { left: poll.left(), ..lease });
         self.status(key, lease.as_ref().map(holder))
     }
 
@@ -84,21 +71,6 @@ impl RedlockStore {
         }
         let left = poll.left().unwrap_or(ASK_EVERY);
         by_chance(SPREAD) + left.min(ASK_EVERY)
-    }
-}
-
-impl Poll {
-    /// Returns true if this token has a lease, and `None` if the nodes that did not answer decide.
-    /// The lock of a direct client is no lease, also if its value is the token.
-    fn has_lease(&self, token: &LeaseToken, quorum: Quorum) -> Option<bool> {
-        let all = || self.of_holder(token.expose().as_bytes());
-        let votes = || all().filter(|one| one.number > 0);
-        let with_number_of = |one: &Holding| votes().filter(|it| it.number == one.number).count();
-        match votes().map(with_number_of).max() {
-            Some(nodes) if nodes >= quorum.needed() => Some(true),
-            Some(nodes) if self.may_be_majority(nodes) => None,
-            _ => Some(false),
-        }
     }
 }
 

@@ -206,8 +206,14 @@ impl RedlockStore {
             let status = status.map_err(|error| {
                 StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin)
             })?;
-            if status.mine != Some(true) {
-                return Ok(Answer::Held(status));
+            match status.mine {
+                Some(true) => (),
+                Some(false) => return Ok(Answer::Held(status)),
+                None => {
+                    let reason = "nodes that may have the lease did not answer";
+                    let error = failure(Verb::TryAcquire, Effect::None, reason);
+                    return Err(error.of_claim(claim.origin));
+                }
             }
         }
         match self.contend(claim, Position::NotInLine).await? {

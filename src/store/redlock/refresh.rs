@@ -14,7 +14,7 @@ use crate::store::redis::script::or_empty;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::cleanup::Leftover;
 use crate::store::redlock::nodes::{REFRESH, SETTLE};
-use crate::store::redlock::poll::{Finding, Poll, Vote, majority_left, remaining, validity};
+use crate::store::redlock::poll::{Majority, Poll, Vote, majority_left, remaining, validity};
 
 /// The outcome of a refresh.
 pub(super) enum Found {
@@ -119,7 +119,8 @@ impl RedlockStore {
             Found::Gone(poll) => {
                 let left = self.leftovers(of, &poll);
                 self.cleanup.owe(left, self.rules.longest_lease.as_duration());
-                Renewed::Lost(poll.has().filter(|has| of.number != Some(*has)))
+                let other = poll.lease(None).says().and_then(FencingToken::from_number);
+                Renewed::Lost(other.filter(|other| of.number != Some(*other)))
             }
         })
     }
@@ -129,10 +130,10 @@ impl RedlockStore {
         self.may_count(request.verb, Effect::Unknown)?;
         let named = request.of.number.map(FencingToken::number);
         let poll = self.refresh_once(request).await;
-        let number = match poll.finding(named) {
-            Finding::Lease(number) => number,
-            Finding::Gone => return Ok(Found::Gone(poll)),
-            Finding::Unclear => {
+        let number = match poll.lease(named) {
+            Majority::Says(number) => number,
+            Majority::None => return Ok(Found::Gone(poll)),
+            Majority::Unclear => {
                 return Err(failure(request.verb, Effect::Unknown, "too few nodes answered"));
             }
         };
@@ -241,7 +242,7 @@ impl RedlockStore {
     /// Rule 9: what a token without a lease has, as these answers tell. A request that names another
     /// number may have met a lease.
     pub(super) fn leftovers(&self, of: &Target, poll: &Poll) -> Vec<Leftover> {
-        if poll.finding(None) != Finding::Gone {
+        if poll.lease(None) != Majority::None {
             return Vec::new();
         }
         let left = poll.heard().filter_map(|(node, heard)| {
