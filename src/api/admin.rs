@@ -19,6 +19,13 @@ use crate::wire::{Code, TakenBody};
 const FORCE_RELEASE: Known =
     Known { query: &["reason", "fencing_token"], body: &["reason", "fencing_token"] };
 
+pub(super) const NOT_HELD: &str = "the key is not held";
+
+/// The refusal on a store where a forced release has to name the lease.
+const NAMES_A_LEASE: &str = "on Redlock a forced release names its lease: send the `fencing_token` \
+                             that a look at the key or the list tells. A lock without one is a \
+                             direct Redis client's: delete it on the nodes with `redis-cli`";
+
 /// `DELETE /admin/locks/{key}`: ends the leases of all holders, or only the one that is named.
 pub(super) async fn force_release(
     State(app): State<Arc<App>>,
@@ -39,6 +46,9 @@ pub(super) async fn end(
     reason: Option<String>,
     named: Option<FencingToken>,
 ) -> Result<Vec<Holder>, ApiError> {
+    if named.is_none() && app.locks.guarantees().forced_by_number {
+        return Err(ApiError::invalid("fencing_token", NAMES_A_LEASE));
+    }
     let mut record = Record::of(app, call, Counted::ForceRelease, "force_release");
     record.reason = reason;
     let ended = app.locks.force_release(call.key.clone(), named).await;
@@ -47,7 +57,7 @@ pub(super) async fn end(
         record.end("lost");
         let detail = match named {
             Some(_) => "the key is not held by the lease of this `fencing_token`",
-            None => "the key is not held",
+            None => NOT_HELD,
         };
         return Err(ApiError::new(Code::LockLost, detail));
     }

@@ -23,7 +23,7 @@ use crate::api::{App, Routes, admin, locks};
 use crate::auth::Permission;
 use crate::lock::lease::{Acquired, Claim, Origin};
 use crate::lock::time::Ttl;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{Code, LockInfo};
 
 /// Those of the backend's defaults, and the ones for proxies and clients that know no others.
@@ -83,18 +83,29 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
     }
 }
 
+/// The number of the lease that a look at the key shows; none if a direct client has it.
+async fn shown(app: &App, call: &KeyCall) -> Result<Option<FencingToken>, ApiError> {
+    let status = app.locks.inspect(&call.key, None, 0).await?;
+    let holder = status.holder.ok_or_else(|| ApiError::new(Code::LockLost, admin::NOT_HELD))?;
+    Ok(holder.fencing_token)
+}
+
 /// Releases the lock that the body describes. `force-unlock` sends the ID that it was given
 /// (OpenTofu), which ends the lease that was shown so, or no body (Terraform), which ends that of
 /// any holder; both are for administrators. Some proxies drop the body of a DELETE.
 async fn release(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiError> {
     call.allow(&[Permission::Acquire, Permission::Admin])?;
     let routes = request.extensions().get::<Routes>().copied().unwrap_or(Routes::Clients);
-    let force = async |named| {
+    let force = async |named: Option<FencingToken>| {
         call.allow(&[Permission::Admin])?;
         if !routes.have("/admin") {
             let detail = "`force-unlock` is served on `admin_listen` only";
             return Err(ApiError::new(Code::Forbidden, detail));
         }
+        let named = match named {
+            None if app.locks.guarantees().forced_by_number => shown(app, call).await?,
+            named => named,
+        };
         admin::end(app, call, Some(FORCED.to_owned()), named).await.map(drop)
     };
     let has_lost_it = request.method() == Method::DELETE;

@@ -25,7 +25,7 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::Code;
+use crate::wire::{Code, StatusBody};
 
 /// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
@@ -158,10 +158,7 @@ impl LockCommand {
                 }
                 None
             }
-            Self::ForceRelease(ForceRelease { reason, fencing_token, named }) => {
-                let forced = client.force_release(&named.key, *fencing_token, reason.as_deref());
-                Some(forced.await?)
-            }
+            Self::ForceRelease(forced) => Some(forced.run(&client).await?),
         };
         let line = body.as_deref().map(json_line).transpose()?;
         line.filter(|_| self.shown().json).map_or(Ok(()), |line| print(&line))?;
@@ -218,6 +215,30 @@ impl Acquire {
                 claimant.withdraw().await;
                 Ok(exit::signalled(signal.as_raw()))
             }
+        }
+    }
+}
+
+impl ForceRelease {
+    /// Ends the leases, or the one that a look shows where the service asks for its number.
+    async fn run(&self, client: &Client) -> Result<String, ClientError> {
+        let force = |number| client.force_release(&self.named.key, number, self.reason.as_deref());
+        let refused = match force(self.fencing_token).await {
+            Err(ClientError::Refused(refusal))
+                if self.fencing_token.is_none() && refusal.asks_for_number() =>
+            {
+                refusal
+            }
+            forced => return forced,
+        };
+        let status = client.inspect(&self.named.key, None).await?;
+        let status: StatusBody =
+            serde_json::from_str(&status).map_err(|_| ClientError::strange())?;
+        match status.fencing_token.and_then(FencingToken::from_number) {
+            // The key is free by now: any number is answered so.
+            None if !status.held => force(FencingToken::from_number(1)).await,
+            None => Err(ClientError::Refused(refused)),
+            number => force(number).await,
         }
     }
 }

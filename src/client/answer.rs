@@ -49,6 +49,8 @@ pub(crate) struct Refusal {
     pub(crate) fencing_token: Option<u64>,
     /// The longest TTL that the service allows, if it refused a longer one.
     pub(crate) max_ttl_ms: Option<u64>,
+    /// The option that is wrong or missing.
+    field: Option<String>,
 }
 
 impl Granted {
@@ -100,6 +102,11 @@ impl Refusal {
     /// Returns whether the service has refused with this code.
     pub(crate) fn is(&self, code: Code) -> bool {
         self.code == code.row().0
+    }
+
+    /// Returns whether the service asks for the number of the lease that is to end.
+    pub(crate) fn asks_for_number(&self) -> bool {
+        self.is(Code::InvalidRequest) && self.field.as_deref() == Some("fencing_token")
     }
 
     /// Returns whether another client holds the key, or there is no room to wait for it.

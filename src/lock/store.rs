@@ -43,7 +43,8 @@ pub trait Store: Send + Sync + 'static {
     /// asking, so that no hand-off falls between question and sleep.
     fn listen(&self, key: &LockKey) -> Wakeup;
 
-    /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
+    /// Ends the leases of the key, only the one `named`, if given, and returns their holders. A store
+    /// whose [`Guarantees`] say so is only called with a name.
     async fn force_release(
         &self,
         key: &LockKey,
@@ -349,4 +350,6 @@ pub struct Guarantees {
     pub sharing: &'static str,
     /// The most holders of a key.
     pub most_slots: Slots,
+    /// True if a forced release has to name the lease.
+    pub forced_by_number: bool,
 }

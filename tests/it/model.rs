@@ -171,9 +171,9 @@ impl Both<'_> {
             }
             Step::ForceRelease(at) => {
                 let key = self.key(at);
-                let said = store.force_release(&key, None).await.unwrap();
+                let said = self.stage.forced(key.as_str()).await;
                 (
-                    holder(said.first()),
+                    holder(said.as_ref()),
                     holder(self.table.force_release(&key, None, self.now).first()),
                 )
             }

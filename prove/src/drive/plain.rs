@@ -99,9 +99,15 @@ impl Client {
         self.asker.ask(&Question { kind, key, token, asked }).await;
     }
 
-    /// Ends whoever holds a key.
+    /// Ends whoever holds a key. A store that cannot share is asked by the number that a look tells.
     pub(super) async fn force(&mut self) {
         let key = self.any_key();
-        self.asker.ask(&Question::of(Kind::ForceRelease, key, None)).await;
+        let mut force = Question::of(Kind::ForceRelease, key, None);
+        if self.shared.amount.sharers == 0 {
+            let seen = self.asker.ask(&Question::of(Kind::Look, key, None)).await;
+            let Some(number) = seen.said.fencing_token else { return };
+            force.asked.fencing_token = Some(number);
+        }
+        self.asker.ask(&force).await;
     }
 }

@@ -68,6 +68,7 @@ const GUARANTEES: Guarantees = Guarantees {
                the disk",
     sharing: "up to 1 000 holders a key",
     most_slots: Slots::MOST,
+    forced_by_number: false,
 };
 
 /// A store in its own directory, for one process at a time.

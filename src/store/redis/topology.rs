@@ -141,6 +141,7 @@ impl Topology {
             ),
         };
         let (sharing, most_slots) = ("up to 1 000 holders a key", Slots::MOST);
-        Guarantees { store, order: ORDER, fencing, survives, sharing, most_slots }
+        let forced_by_number = false;
+        Guarantees { store, order: ORDER, fencing, survives, sharing, most_slots, forced_by_number }
     }
 }

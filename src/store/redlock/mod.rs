@@ -75,6 +75,7 @@ const GUARANTEES: Guarantees = Guarantees {
                forward of a node's clock, where the fencing token protects",
     sharing: "exclusive leases only: a count over a majority of nodes is none",
     most_slots: Slots::ALONE,
+    forced_by_number: true,
 };
 
 /// Locks on several Redis nodes.

@@ -119,6 +119,7 @@ impl Store for Panicking {
             survives: "nothing",
             sharing: "none",
             most_slots: Slots::MOST,
+            forced_by_number: false,
         };
         About { guarantees, shared: true, nodes: Vec::new() }
     }

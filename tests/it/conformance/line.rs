@@ -288,7 +288,7 @@ mod tests {
     pub(super) async fn a_forced_release_hands_the_key_on(stage: Stage) {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
         let bell = stage.store.listen(&key("a"));
-        let taken = stage.store.force_release(&key("a"), None).await.unwrap().remove(0);
+        let taken = stage.forced("a").await.unwrap();
         assert_eq!(taken.owner.unwrap().as_str(), "holder@host");
         tokio::time::timeout(PATIENCE, bell.rung()).await.unwrap();
         refused(&stage.store, &two).await;
@@ -298,7 +298,7 @@ mod tests {
     pub(super) async fn a_forced_release_ends_no_hand_off(stage: Stage) {
         let [one] = line_up(&stage.store, ["one"]).await;
         release(&stage.store, "holder").await;
-        assert_eq!(stage.store.force_release(&key("a"), None).await.unwrap(), []);
+        assert_eq!(stage.forced("a").await, None);
         confirmed(&stage.store, &one).await;
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use lockkeeper::lock::hold::{HoldWish, TimedOut};
 use lockkeeper::lock::key::LockKey;
-use lockkeeper::lock::lease::{Claim, Lease, Origin, Owner};
+use lockkeeper::lock::lease::{Claim, Holder, Lease, Origin, Owner};
 use lockkeeper::lock::prefixes::{Prefix, Prefixes};
 use lockkeeper::lock::store::{Answer, Ask, Page, Store, Target};
 use lockkeeper::lock::time::Ttl;
@@ -178,6 +178,17 @@ impl Stage {
             Answer::Won(win) if win.fresh => win.lease,
             other => panic!("not granted: {other:?}"),
         }
+    }
+
+    /// Ends the leases of a key by force, by its number where the store asks for that. Returns the
+    /// first holder.
+    pub(crate) async fn forced(&self, key_text: &str) -> Option<Holder> {
+        let (key, by_number) = (key(key_text), self.store.about().guarantees.forced_by_number);
+        let named = match by_number {
+            true => Some(self.store.look(&key, None, 0).await.unwrap().holder?.fencing_token?),
+            false => None,
+        };
+        self.store.force_release(&key, named).await.unwrap().into_iter().next()
     }
 }
 

@@ -363,7 +363,8 @@ mod tests {
         let (mut asking, on) = (JoinSet::new(), locks.clone());
         asking.spawn(async move { on.hold(wish).await });
         toy.called(Verb::TryAcquire, 0).await;
-        let ended = locks.force_release(key("a"), None).await.unwrap();
+        let holder = stage.store.look(&key("a"), None, 0).await.unwrap().holder.unwrap();
+        let ended = locks.force_release(key("a"), holder.fencing_token).await.unwrap();
         assert_eq!(ended.len(), 1, "it is granted");
         toy.let_go(Verb::TryAcquire, Way::Straight);
         let started = asking.join_next().await.unwrap().unwrap();

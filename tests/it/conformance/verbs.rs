@@ -132,7 +132,7 @@ mod tests {
         stage.granted(&claim("a", "two", 60_000)).await;
         let long = Some(Ttl::from_millis(60_000));
         assert_eq!(stage.refresh("a", "one", long).await, None);
-        stage.store.force_release(&key("a"), None).await.unwrap();
+        stage.forced("a").await;
         assert_eq!(stage.refresh("a", "two", long).await, None);
         assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
     }
@@ -161,9 +161,9 @@ mod tests {
     }
 
     pub(super) async fn rule_15_a_forced_release_ends_whoever_holds_the_key(stage: Stage) {
-        assert_eq!(stage.store.force_release(&key("a"), None).await.unwrap(), []);
+        assert_eq!(stage.forced("a").await, None);
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        let taken = stage.store.force_release(&key("a"), None).await.unwrap().remove(0);
+        let taken = stage.forced("a").await.unwrap();
         assert_eq!(taken.owner, lease.owner);
         assert_eq!(taken.fencing_token, Some(lease.fencing_token));
         let released = stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();

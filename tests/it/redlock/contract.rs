@@ -1,6 +1,7 @@
 //! What the HTTP contract says where several nodes answer.
 
-use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, held, look, release};
+use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, held, look, lost, release};
+use crate::support::process::{BINARY, command};
 use crate::support::{Checked, Http, eventually};
 
 const MINE: &str = "token-of-this-client";
@@ -81,8 +82,46 @@ async fn a_lock_on_fewer_than_a_majority_of_the_nodes_is_not_shown_as_held() {
     site.nodes[1].run::<()>("SET lock:stray of-nobody PX 600000");
     assert_eq!(http.get("/locks/stray").await.field("held"), true);
     assert_eq!(http.get("/locks").await.field("locks").as_array().unwrap().len(), 1);
-    // By force it ends on all of them.
-    assert_eq!(http.delete("/admin/locks/stray").await.status, 200);
+    // It has no number, so it is nothing that the service could name.
+    let forced = http.delete("/admin/locks/stray").await;
+    assert_eq!((forced.status, forced.text("field").as_str()), (400, "fencing_token"));
+    assert!(forced.text("detail").contains("redis-cli"), "{forced:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_release_names_its_lease_and_the_command_looks_it_up() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = Checked(service.http());
+    let forced = async |query: &str| http.delete(&format!("/admin/locks/k{query}")).await;
+    let number = granted(&http, "k", MINE, LONG).await.number("fencing_token");
+    let refused = forced("").await;
+    assert_eq!(refused.told(), (400, "invalid_request".to_owned()), "{refused:?}");
+    assert_eq!(refused.text("field"), "fencing_token");
+    assert_eq!(forced("?fencing_token=1").await.told(), lost());
+    let ended = forced(&format!("?fencing_token={number}")).await;
+    assert_eq!((ended.status, ended.number("fencing_token")), (200, number), "{ended:?}");
+    site.bare().await;
+    let run = || {
+        let mut run = command(BINARY);
+        run.args(["force-release", "k"]).env("LOCKKEEPER_URL", service.url());
+        let ran = run.output().unwrap();
+        (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+    };
+    granted(&http, "k", MINE, LONG).await;
+    assert_eq!(run(), (Some(0), String::new()));
+    site.bare().await;
+    let (code, told) = run();
+    assert!(code == Some(79) && told.contains("is not held"), "{code:?} {told}");
+    site.nodes.iter().for_each(|node| node.run("SET lock:k of-nobody PX 600000"));
+    let (code, told) = run();
+    assert!(code != Some(0) && told.contains("redis-cli"), "{code:?} {told}");
+    // Terraform's `force-unlock` names no lease.
+    site.nodes.iter().for_each(|node| node.run("DEL lock:k"));
+    granted(&http, "k", MINE, LONG).await;
+    assert_eq!(http.send("UNLOCK", "/terraform/k", "").await.status, 200);
+    assert_eq!(http.send("UNLOCK", "/terraform/k", "").await.status, 409);
     site.bare().await;
 }
 

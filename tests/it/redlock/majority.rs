@@ -7,7 +7,7 @@ use crate::redlock::{
 };
 use crate::support::{Answer, Http, Service, eventually};
 
-pub(super) const MINE: &str = "token-of-the-holder";
+const MINE: &str = "token-of-the-holder";
 
 /// So short that nodes which forgot come back within a test.
 const SHORT: Duration = Duration::from_secs(2);
@@ -179,15 +179,17 @@ async fn a_forced_release_with_a_node_away_leaves_nothing_there() {
     for way in [Way::Stopped, Way::Dropped] {
         let (mut site, service) = on_all_nodes("forced").await;
         let http = service.http();
+        let number = look(&http, "forced").await.number("fencing_token");
         site.away(0, way);
-        assert_eq!(http.delete("/admin/locks/forced").await.status, 200);
+        let path = format!("/admin/locks/forced?fencing_token={number}");
+        assert_eq!(http.delete(&path).await.status, 200);
         site.back(0, way);
         site.bare().await;
     }
 }
 
 /// Three nodes that all have a lease of the key.
-pub(super) async fn on_all_nodes(key: &str) -> (Site, Service) {
+async fn on_all_nodes(key: &str) -> (Site, Service) {
     let site = Site::of(3).await;
     let service = site.service().await;
     site.all_vote().await;

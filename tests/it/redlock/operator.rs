@@ -191,8 +191,9 @@ async fn a_majority_that_restarted_empty_serves_once_it_is_admitted() {
     eventually(PATIENCE, async || site.nodes.iter().all(guarded).then_some(())).await;
     assert_eq!(acquire(&http, "before", OTHER, LONG).await.status, 503);
     // Most nodes cannot say that nobody has it.
-    for target in ["/admin/locks/before", "/admin/locks/unknown"] {
-        assert_eq!(http.delete(target).await.status, 503, "{target}");
+    for key in ["before", "unknown"] {
+        let target = format!("/admin/locks/{key}?fencing_token=1");
+        assert_eq!(http.delete(&target).await.status, 503, "{target}");
     }
     let names = [0, 1].map(|node| name(&site.nodes[node]));
     let (told, error, code) = redlock(&site, &["admit", &names[0], &names[1]]);
