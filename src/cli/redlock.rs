@@ -12,7 +12,9 @@ use crate::server::operator;
 pub(super) enum NodeCommand {
     /// Print each node and whether it votes; exit code 0 if a majority does.
     Status,
-    /// Let nodes that may have forgotten leases vote at once, instead of after those leases.
+    /// Let nodes that may have forgotten leases vote at once, instead of after those leases. A node
+    /// that serves instances with other settings serves these from now on, and votes after the
+    /// leases of the others.
     Admit {
         /// Nodes as `status` prints them.
         #[arg(value_name = "HOST:PORT", required = true)]

@@ -110,8 +110,17 @@ fn without_a_look_at_the_settings_instances_with_two_lists_both_grant_a_key() {
 
 #[test]
 fn where_nodes_change_their_settings_at_once_instances_with_two_lists_both_grant_a_key() {
-    is_missed(Rule::Unused, Wrong::TwoHolders, 60, |seed| {
+    is_missed(Rule::Admitted, Wrong::TwoHolders, 60, |seed| {
         Plan::that_is_seen_whole(Plan::with_two_lists(3, 5, seed))
+    });
+}
+
+#[test]
+fn where_a_node_that_changes_its_settings_votes_at_once_two_hold_one_key() {
+    is_missed(Rule::Outlives, Wrong::TwoHolders, 60, |seed| Plan {
+        forgets_every: 0,
+        changes_every: 6_000,
+        ..Plan::with_two_lists(3, 4, seed)
     });
 }
 

@@ -56,13 +56,20 @@ pub(super) async fn forgetting(world: Arc<World>, mut rng: Rng) {
     }
 }
 
-/// Stops all instances with one of two settings for up to three longest leases.
+/// An operator makes nodes serve the other one of two settings, mostly when the instances with the
+/// former are stopped, which go on after up to three longest leases.
 pub(super) async fn changing(world: Arc<World>, mut rng: Rng) {
     while pause(&world, world.plan.changes_every, &mut rng).await {
         let which = rng.usize(..2);
         let gone = (0..world.plan.instances).filter(|instance| instance % 2 == which);
-        let gone: Vec<_> = gone.collect();
+        let gone: Vec<_> = gone.filter(|_| rng.u32(..4) > 0).collect();
         gone.iter().for_each(|&instance| world.stop(instance));
+        for node in 0..world.plan.all_nodes() {
+            sleep(Duration::from_millis(rng.u64(..200))).await;
+            if rng.u32(..8) > 0 {
+                world.admit(node, 1 - which);
+            }
+        }
         sleep(Duration::from_millis(rng.u64(1..3 * LONGEST_TTL_MS))).await;
         gone.iter().for_each(|&instance| world.restart(instance, &mut rng));
     }

@@ -48,9 +48,10 @@ pub(in crate::store::redlock) enum Rule {
     WholeWait,
     /// 11: a node votes for instances with its own settings only.
     Settings,
-    /// 11: a node serves instances with other settings only when the last leases of the former have
-    /// expired.
-    Unused,
+    /// 11: a node serves instances with other settings only once an operator says so.
+    Admitted,
+    /// 11: and votes for them when the leases of the former have expired.
+    Outlives,
     /// 11: a call does not act after its caller has given up.
     NotAfter,
     /// 11: the deadline of a call is fixed before its arguments.
@@ -93,7 +94,11 @@ impl Rule {
             Self::Waits => ("if not voting then return", "if false then return"),
             Self::WholeWait => ("lease + math.ceil(lease / 100) + 2", "lease / 2"),
             Self::Settings => ("its_longest == longest and its_nodes == nodes", "of ~= nil"),
-            Self::Unused => ("unused() >= its_longest / 10 + over(its_longest)", "true"),
+            Self::Admitted => (
+                "if unseen and (own or not of) then\n  own = wait()",
+                "if not own then own = serve(from)",
+            ),
+            Self::Outlives => ("wait() and 'taken'", "serve(0) and 'taken'"),
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             _ => return source.to_owned(),
         };

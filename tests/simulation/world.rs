@@ -14,13 +14,15 @@ use crate::lock::time::Ttl;
 use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::redis::{NodeTls, RedisSettings};
+use crate::store::redlock::nodes::guard;
+use crate::store::redlock::operator::ADMIT;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::simulation::counts::Counts;
 use crate::store::redlock::simulation::history::History;
 use crate::store::redlock::simulation::network::{Line, Message, Network};
 use crate::store::redlock::simulation::plan::{LONGEST_TTL_MS, Plan, RULES};
 use crate::store::redlock::simulation::redis;
-use crate::store::redlock::simulation::redis::{Forgets, LOCKS};
+use crate::store::redlock::simulation::redis::{Command, Forgets, LOCKS};
 use crate::store::redlock::simulation::rule::{Rule, left_out};
 use crate::store::redlock::{RedlockSettings, RedlockStore, Rules, Time};
 
@@ -183,6 +185,19 @@ impl World {
             one.queue.clear();
         }
         state.counts.forgot += 1;
+    }
+
+    /// Makes a node that serves other settings serve those of an instance, as an operator does.
+    pub(super) fn admit(&self, node: usize, instance: usize) {
+        let (nodes, longest_ms) = self.plan.settings_of(instance);
+        let state = self.state();
+        let us = state.nodes[node].clock(self.now());
+        let serves = redis::look(node, us).guard;
+        let is_theirs = !serves.is_empty() && !serves.ends_with(&format!("|{longest_ms}|{nodes}"));
+        if node < nodes && is_theirs && !state.nodes[node].pauses {
+            let words = vec![guard(LOCKS), format!("{longest_ms}|{nodes}|")];
+            redis::run(node, us, &Command { script: &ADMIT, keys: 1, words });
+        }
     }
 
     /// Steps the clock of a node, and that of an instance within its error.

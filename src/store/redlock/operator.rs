@@ -108,7 +108,8 @@ impl Operator {
         join_all(all).await
     }
 
-    /// Makes a node vote at once, whatever it may have forgotten. Returns the effect, for people.
+    /// Makes a node vote at once, whatever it may have forgotten, or serve these settings from now
+    /// on, if it serves others. Returns the effect, for people.
     ///
     /// # Errors
     ///
@@ -134,14 +135,19 @@ impl Operator {
                      {left} ms"
                 ))
             }
+            "taken" => {
+                let left = natural(&mut reply).unwrap_or_default();
+                Ok(format!(
+                    "{name} serves these settings from now on. It votes in {left} ms, when the \
+                     leases of the instances with its former ones have expired: these have to be \
+                     stopped. A second `admit` does not wait"
+                ))
+            }
             "refuses" => {
                 let why = reply.number().and_then(|_| reply.text()).unwrap_or_default();
                 Err(format!("{name} cannot vote, because it refuses writes: {why}"))
             }
-            _ => Err(format!(
-                "{name} serves instances with other settings: stop them, and it votes once their \
-                 last leases have expired"
-            )),
+            _ => Err(format!("{name}: strange answer")),
         }
     }
 

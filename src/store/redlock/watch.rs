@@ -311,7 +311,8 @@ fn strangers(sights: &[Sight], so: impl Fn(usize) -> bool) -> Option<Obstacle> {
     let Settings { longest_lease_ms, nodes } = settings.first()?;
     let reason = format!(
         "nodes serve instances with other settings ({nodes} nodes, redlock.longest_lease \
-         {longest_lease_ms} ms) until those are stopped"
+         {longest_lease_ms} ms): stop those, then `lockkeeper redlock admit` makes the nodes serve \
+         these"
     );
     Some(Obstacle { reason, nodes: those })
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::redlock::contest::Contest;
+use crate::redlock::operator::{name, run};
 use crate::redlock::{PATIENCE, Site, serves, unavailable};
 use crate::support::{Process, Redis, eventually};
 
@@ -20,9 +21,19 @@ pub(super) fn instance(site: &Site, nodes: usize, longest: &str) -> Process {
     Process::start_with(&stores, &variables)
 }
 
+/// Makes nodes serve the first `nodes` of the site with this longest lease.
+fn admit(site: &Site, nodes: usize, those: &[Redis], longest: Duration) {
+    let stores = site.nodes[..nodes].iter().map(Redis::url).collect::<Vec<_>>().join(" ");
+    let names: Vec<_> = those.iter().map(name).collect();
+    let words: Vec<_> = ["admit"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let (told, error, code) = run(&stores, &words, longest);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(told.matches("serves these settings from now on").count(), those.len(), "{told}");
+}
+
 /// As an operator does who forgets that the old instances have to go first.
 #[tokio::test(flavor = "multi_thread")]
-async fn instances_with_five_nodes_take_over_from_those_with_three_once_these_are_gone() {
+async fn instances_with_five_nodes_take_over_from_those_with_three_once_an_operator_says_so() {
     let site = Site::new((0..5).map(|_| Redis::start()).collect(), LONGEST).await;
     let old = [instance(&site, 3, "4s"), instance(&site, 3, "4s")];
     for one in &old {
@@ -51,8 +62,15 @@ async fn instances_with_five_nodes_take_over_from_those_with_three_once_these_ar
     assert!(grants >= 40);
     old.into_iter().for_each(Process::kill);
     let gone = Instant::now();
+    while gone.elapsed() < LONGEST * 3 / 2 {
+        assert_eq!(new.http().post("/locks/new", "").await.told(), unavailable());
+    }
+    let admitted = Instant::now();
+    admit(&site, 5, &site.nodes[..3], LONGEST);
+    assert_eq!(new.http().post("/locks/new", "").await.told(), unavailable());
     serves(&new.http()).await;
-    let took = gone.elapsed();
+    let took = admitted.elapsed();
+    assert!(took > LONGEST, "the leases of the others may not be over: {took:?}");
     assert!(took < LONGEST * 2, "{took:?}");
     let contest = Contest::begin(&[new.http()]);
     contest.goes_on(20).await;
@@ -73,6 +91,7 @@ async fn an_instance_with_another_longest_lease_grants_nothing_while_the_others_
     assert_eq!(new.http().get("/readyz").await.status, 503);
     assert_eq!(old.http().post("/locks/old", "").await.status, 201);
     drop(old);
+    admit(&site, 3, &site.nodes, Duration::from_secs(3));
     serves(&new.http()).await;
     eventually(PATIENCE, async || (new.http().get("/readyz").await.status == 200).then_some(()))
         .await;

@@ -20,5 +20,4 @@ local most = term(ttl ~= '' and ttl or its_ttl, max_hold, left)
 if sets_end == '1' or most >= left then its_ttl, left = most, most end
 redis.call('PEXPIRE', lock, left)
 write(left)
-used()
 return tell_vote(left)

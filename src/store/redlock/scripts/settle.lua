@@ -24,5 +24,4 @@ local most = term(ttl, max_hold, left)
 if most >= left then its_ttl, left = most, most end
 if value then redis.call('PEXPIRE', lock, left) else redis.call('SET', lock, token, 'PX', left) end
 write(left)
-used()
 return has_it and tell_vote(left) or answer('joined')

@@ -30,5 +30,4 @@ redis.call('SET', lock, token, 'PX', its_ttl)
 highest, number, state = proposed, proposed, tonumber(becomes)
 by, holder, owner = attempt, token, its_owner
 write(its_ttl)
-used()
 return answer('yes', its_ttl)
