@@ -19,7 +19,7 @@ if type(known) == 'table' then
   known = string.match(known.err, '^WRONGTYPE') and '' or redis.call('GET', record)
 end
 known = known or ''
-local FORM = '^%+?%d+/?(%d*) (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) (.*)$'
+local FORM = '^%+?%d+/(%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) (.*)$'
 local waiting, highest = string.match(known, '^(%+?)(%d+)')
 waiting, highest = waiting or '', tonumber(highest or 0)
 local ended, number, its_ttl, state, by, start, holder, owner = string.match(known, FORM)
@@ -28,7 +28,7 @@ local function clear() -- The fields of a free lock, or of a direct client's.
   holder, owner = '-', ''
 end
 if not value or value ~= holder then clear() end
-ended = tonumber(ended or '') or 0
+ended = tonumber(ended or 0)
 number, state, start = tonumber(number), tonumber(state), tonumber(start)
 local held = start > 0 and math.max(0, now - start) or -1
 local function write(left) -- The record, for a DAY after the time that is left of the lock.
