@@ -77,7 +77,7 @@ const RULES: [Rule; 7] = [
     Rule {
         name: "Leftovers",
         file: "refresh.rs",
-        right: "Some(self.cleanup.heard(node, &self.ended(of, number)))",
+        right: "Some(at.cleanup.heard(node, &release::ended(at, of, number)))",
         without: "{ let _ = (node, number); None }",
     },
 ];

@@ -8,9 +8,8 @@ use tokio::time::sleep;
 
 use crate::lock::lease::Claim;
 use crate::lock::store::{Ask, Renewed, Store, Target};
-use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, in_a_world_of, won};
+use crate::store::redlock::simulation::counterexamples::{claims, in_a_world_of, won};
 use crate::store::redlock::simulation::faults::{deliver, resume};
 use crate::store::redlock::simulation::plan::Plan;
 use crate::store::redlock::simulation::redis::Forgets;

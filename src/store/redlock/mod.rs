@@ -7,6 +7,7 @@
 mod attempt;
 mod background;
 mod cleanup;
+mod context;
 mod inspect;
 mod nodes;
 mod numbers;
@@ -19,6 +20,7 @@ mod release;
 mod settings;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +32,6 @@ use tokio_util::sync::DropGuard;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, LockStatus, Origin};
-use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Slots;
 use crate::lock::store::{
     About, Answer, Ask, Condition, Ended, Guarantees, Keep, Listing, Page, Renewed, Store, Target,
@@ -40,17 +41,16 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
-use crate::store::redis::deadline::Deadline;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::rings::Rings;
 use crate::store::redlock::attempt::{Attempted, Position};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::cleanup::Cleanup;
+use crate::store::redlock::context::Context;
 use crate::store::redlock::nodes::Nodes;
 use crate::store::redlock::numbers::Numbers;
 use crate::store::redlock::peer::Peer;
-use crate::store::redlock::poll::{Poll, Quorum};
 use crate::store::redlock::queue::Queues;
 use crate::store::redlock::settings::{Machine, Time};
 use crate::store::redlock::watch::{NodesView, Watch};
@@ -80,16 +80,7 @@ const GUARANTEES: Guarantees = Guarantees {
 
 /// Locks on several Redis nodes.
 pub struct RedlockStore {
-    nodes: Arc<Nodes>,
-    time: Arc<dyn Time>,
-    rules: Rules,
-    default_ttl: Ttl,
-    prefixes: Prefixes,
-    numbers: Numbers,
-    metrics: Arc<Metrics>,
-    cleanup: Arc<Cleanup>,
-    queues: Queues,
-    view: Arc<NodesView>,
+    at: Context,
     contacted: AtomicBool,
     wakeups: Arc<Wakeups>,
     /// Ends the tasks.
@@ -119,33 +110,31 @@ impl RedlockStore {
         (time, wakeups): (Arc<dyn Time>, Arc<Wakeups>),
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (first, rules) = (&settings.nodes[0], settings.rules);
+        let first = &settings.nodes[0];
         let (background, end) = Background::new();
         let nodes = Arc::new(Nodes::new(peers, settings, Some(background.clone())));
         let view = Arc::new(NodesView::default());
         let watch = Watch {
             nodes: nodes.clone(),
             patience: first.command_timeout,
-            longest_lease: rules.longest_lease.as_duration(),
+            longest_lease: settings.rules.longest_lease.as_duration(),
             view: view.clone(),
             metrics: metrics.clone(),
         };
         background.spawn(watch.watch());
-        Self {
-            cleanup: Arc::new(Cleanup::new(nodes.clone(), background)),
+        let at = Context {
+            cleanup: Cleanup::new(nodes.clone(), background),
             queues: Queues::new(first.position_kept),
             default_ttl: first.default_ttl,
             prefixes: first.prefixes.clone(),
             numbers: Numbers::new(metrics.clone()),
-            metrics,
-            contacted: AtomicBool::new(false),
-            rules,
+            rules: settings.rules,
             nodes,
             time,
+            metrics,
             view,
-            wakeups,
-            _end: end,
-        }
+        };
+        Self { at, contacted: AtomicBool::new(false), wakeups, _end: end }
     }
 }
 
@@ -167,43 +156,10 @@ fn peers(
 }
 
 impl RedlockStore {
-    fn quorum(&self) -> Quorum {
-        self.nodes.quorum()
-    }
-
-    /// The time limit of one node for a lease of `ttl`.
-    fn patience(&self, ttl: Ttl) -> Duration {
-        let patience = self.rules.node_timeout.min(ttl.as_duration() / 20);
-        patience.max(Duration::from_millis(1))
-    }
-
-    /// Fails if the votes of the nodes may not be counted: two nodes may be one Redis, or may have a
-    /// majority without those that serve other settings.
-    fn may_count(&self, verb: Verb, effect: Effect) -> Result<(), StoreError> {
-        let Some(obstacle) = self.view.obstacle() else { return Ok(()) };
-        Err(failure(verb, effect, obstacle.text(&self.nodes)))
-    }
-
-    /// The deadline of a question that is made after this.
-    fn deadline(&self, patience: Duration) -> Deadline {
-        Deadline::after(self.time.monotonic(), patience)
-    }
-
-    /// Rule 1: a number above all that were heard of.
-    fn propose(&self, heard: u64) -> u64 {
-        let latest = self.nodes.latest_clock().saturating_mul(1_000);
-        self.numbers.propose(self.time.wall_micros(), latest, heard)
-    }
-
-    /// Notes the numbers in the answers.
-    fn hear(&self, poll: &Poll) {
-        self.numbers.hear(self.time.wall_micros(), poll.highest());
-    }
-
     /// Asks for a claim that does not wait.
     async fn ask_once(&self, claim: &Claim) -> Result<Answer, StoreError> {
-        if claim.named.is_none() && self.queues.is_behind_others(&claim.key, &claim.token) {
-            let status = self.inspect_all(&claim.key, Some(&claim.token)).await;
+        if claim.named.is_none() && self.at.queues.is_behind_others(&claim.key, &claim.token) {
+            let status = inspect::look(&self.at, &claim.key, Some(&claim.token)).await;
             let status = status.map_err(|error| {
                 StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin)
             })?;
@@ -217,36 +173,36 @@ impl RedlockStore {
                 }
             }
         }
-        match self.contend(claim, Position::NotInLine).await? {
+        match attempt::contend(&self.at, claim, Position::NotInLine).await? {
             Attempted::Answered(answer) => {
-                self.queues.drop(&claim.key, &claim.token);
+                self.at.queues.drop(&claim.key, &claim.token);
                 Ok(answer)
             }
-            Attempted::Lost(poll) => Ok(Answer::Held(self.rival(&claim.key, &poll))),
+            Attempted::Lost(poll) => Ok(Answer::Held(inspect::rival(&self.at, &claim.key, &poll))),
         }
     }
 
     /// Asks for a claim in the line of this instance.
     async fn ask_in_line(&self, claim: &Claim) -> Result<Answer, StoreError> {
         let (key, token) = (&claim.key, &claim.token);
-        let mut waiting = self.queues.join(claim);
+        let mut waiting = self.at.queues.join(claim);
         if waiting.ahead > 0 {
             return Ok(Answer::Waiting(waiting));
         }
-        let behind = self.queues.len(key).saturating_sub(1);
-        match self.contend(claim, Position::First { behind }).await {
+        let behind = self.at.queues.len(key).saturating_sub(1);
+        match attempt::contend(&self.at, claim, Position::First { behind }).await {
             Ok(Attempted::Answered(answer)) => {
-                self.queues.drop(key, token);
+                self.at.queues.drop(key, token);
                 Ok(answer)
             }
             Ok(Attempted::Lost(poll)) => {
-                waiting.recheck_after = self.recheck_after(&poll);
+                waiting.recheck_after = inspect::recheck_after(&poll);
                 waiting.lasts = poll.left().filter(|_| poll.held()).unwrap_or_default();
                 Ok(Answer::Waiting(waiting))
             }
             Err(error) if waiting.new => {
                 // Its caller is told and does not ask again, so the claim is removed here.
-                self.queues.drop(key, token);
+                self.at.queues.drop(key, token);
                 Err(error)
             }
             Err(error) => Err(in_doubt(error)),
@@ -255,8 +211,8 @@ impl RedlockStore {
 
     /// Ends a client's lease on all nodes, or gives up its place in the line of this instance.
     async fn release(&self, of: &Target) -> Result<Ended, StoreError> {
-        let had_place = of.number.is_none() && self.queues.drop(&of.key, &of.token);
-        let released = self.release_all(of).await;
+        let had_place = of.number.is_none() && self.at.queues.drop(&of.key, &of.token);
+        let released = release::release_all(&self.at, of).await;
         self.wakeups.ring(&of.key);
         match released? {
             Ended::Nothing(_) if had_place => Ok(Ended::Place),
@@ -277,7 +233,7 @@ fn by_chance(most: Duration) -> Duration {
 
 impl fmt::Debug for RedlockStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedlockStore").field("nodes", &self.quorum().nodes()).finish()
+        f.debug_struct("RedlockStore").field("nodes", &self.at.quorum().nodes()).finish()
     }
 }
 
@@ -291,23 +247,25 @@ impl Store for RedlockStore {
     }
 
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
-        self.refresh_all(of, ttl).await
+        refresh::refresh_all(&self.at, of, ttl).await
     }
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         match of.only {
             Condition::Unheard(receipt) if receipt.origin == Origin::Client => {
-                self.take_back(of, &receipt).await
+                release::take_back(&self.at, of, &receipt).await
             }
-            Condition::Unheard(_) | Condition::Ever => self.undo_all(&of.key, &of.token).await,
-            Condition::Kept | Condition::LetGo => self.release_all(of).await,
+            Condition::Unheard(_) | Condition::Ever => {
+                release::undo_all(&self.at, &of.key, &of.token).await
+            }
+            Condition::Kept | Condition::LetGo => release::release_all(&self.at, of).await,
             Condition::Any => self.release(of).await,
         }
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         for (token, keep) in claims {
-            self.queues.leave(key, token, *keep);
+            self.at.queues.leave(key, token, *keep);
         }
         // It may have been first in line.
         self.wakeups.ring(key);
@@ -323,7 +281,7 @@ impl Store for RedlockStore {
         key: &LockKey,
         named: Option<FencingToken>,
     ) -> Result<Vec<Holder>, StoreError> {
-        self.force_release_all(key, named).await
+        release::force_release_all(&self.at, key, named).await
     }
 
     async fn look(
@@ -332,8 +290,8 @@ impl Store for RedlockStore {
         token: Option<&LeaseToken>,
         most: usize,
     ) -> Result<LockStatus, StoreError> {
-        let status = self.inspect_all(key, token).await?;
-        Ok(LockStatus { line: self.queues.first(key, most), ..status })
+        let status = inspect::look(&self.at, key, token).await?;
+        Ok(LockStatus { line: self.at.queues.first(key, most), ..status })
     }
 
     async fn list(&self, page: &Page) -> Result<Listing, StoreError> {
@@ -342,14 +300,25 @@ impl Store for RedlockStore {
 
     fn contacted(&self) -> Result<(), String> {
         if !self.contacted.load(Ordering::Relaxed) {
-            self.view.serves(self.quorum())?;
+            self.at.view.serves(self.at.quorum())?;
             self.contacted.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
     fn about(&self) -> About {
-        let nodes = self.view.report(&self.nodes);
+        let nodes = self.at.view.report(&self.at.nodes);
         About { guarantees: GUARANTEES, shared: true, nodes }
+    }
+}
+
+#[async_trait]
+impl Listed for RedlockStore {
+    async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
+        inspect::names(&self.at, page, wanted).await
+    }
+
+    async fn status_of(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+        inspect::look(&self.at, key, None).await
     }
 }
