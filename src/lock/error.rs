@@ -78,10 +78,6 @@ pub enum Verb {
     WaitTurn,
     /// Leave the line.
     Leave,
-    /// Take back the votes of an attempt that failed.
-    Undo,
-    /// Tell nodes of a lease that a majority of them has.
-    Settle,
     /// Make a lease last longer.
     Refresh,
     /// Refresh the lease of a hold.
@@ -96,8 +92,8 @@ pub enum Verb {
     Inspect,
     /// List the held keys.
     List,
-    /// Check which of several nodes may vote.
-    Guard,
+    /// A call that a store makes for itself, among its servers.
+    Upkeep,
 }
 
 impl Verb {
@@ -107,8 +103,6 @@ impl Verb {
             Self::TryAcquire => "try_acquire",
             Self::WaitTurn => "wait_turn",
             Self::Leave => "leave",
-            Self::Undo => "undo",
-            Self::Settle => "settle",
             Self::Refresh => "refresh",
             Self::Keep => "keep",
             Self::LetGo => "let_go",
@@ -116,7 +110,7 @@ impl Verb {
             Self::ForceRelease => "force_release",
             Self::Inspect => "inspect",
             Self::List => "list",
-            Self::Guard => "guard",
+            Self::Upkeep => "upkeep",
         }
     }
 }

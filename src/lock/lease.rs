@@ -183,7 +183,7 @@ pub struct Receipt {
     pub place: Option<u64>,
     /// The lease that it has replaced: then it is only let go, and ends when that one would have.
     pub replaced: Option<Replaced>,
-    /// What granted it, by the store's own number: a node, or an attempt.
+    /// The store's own mark of the grant.
     pub by: u64,
 }
 

@@ -158,26 +158,15 @@ impl Target {
     }
 }
 
-/// A node of a store that counts votes.
+/// One of the servers that a store stands on, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
     /// Its address.
     pub node: String,
-    /// Its vote.
-    pub votes: Votes,
-}
-
-/// The vote of a node, at present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Votes {
-    /// It votes.
-    Now,
-    /// It may have forgotten leases, and votes after this time.
-    In(Duration),
-    /// It serves instances with other settings.
-    ForOthers,
-    /// It did not answer.
-    Unreachable,
+    /// Its state, in the store's word.
+    pub state: &'static str,
+    /// The time until it takes part again, if that is known.
+    pub back_in: Option<Duration>,
 }
 
 /// The lease of a claim that has the key.
@@ -191,7 +180,7 @@ pub struct Win {
     pub replaces: Option<Replaced>,
     /// The place in line that the claim had.
     pub place: Option<u64>,
-    /// What granted it, by the store's own number: a node, or an attempt.
+    /// The store's own mark of the grant.
     pub by: u64,
 }
 
@@ -331,7 +320,7 @@ pub struct About {
     pub guarantees: Guarantees,
     /// True if other instances may use it as well.
     pub shared: bool,
-    /// The nodes whose votes decide, as this instance last saw them; empty if no votes are counted.
+    /// The servers that it stands on, as this instance last saw them, if they decide together.
     pub nodes: Vec<NodeReport>,
 }
 

@@ -304,7 +304,7 @@ impl Peer for Line {
         let command = Command { script: call.script, keys: call.keys.len(), words };
         let answer = self.world.send((self.instance, self.node), command, patience, call.when);
         // After the end of a run there are no answers.
-        answer.await.unwrap_or_else(|_| Err(failure(Verb::Guard, Effect::Unknown, "it is over")))
+        answer.await.unwrap_or_else(|_| Err(failure(Verb::Upkeep, Effect::Unknown, "it is over")))
     }
 
     async fn scan(&self, _: &str, _: &Page, _: usize) -> Result<BTreeSet<LockKey>, StoreError> {

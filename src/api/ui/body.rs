@@ -8,7 +8,7 @@ use crate::api::ui::activity::StoreLook;
 use crate::auth::{Caller, Permission};
 use crate::lock::lease::Owner;
 use crate::lock::leases::End;
-use crate::lock::store::{NodeReport, Votes};
+use crate::lock::store::NodeReport;
 use crate::lock::time::{millis_down, millis_up};
 use crate::lock::token::FencingToken;
 
@@ -53,14 +53,8 @@ pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) ->
     report.to_string()
 }
 
-fn node(NodeReport { node, votes }: NodeReport) -> Value {
-    let (votes, left) = match votes {
-        Votes::Now => ("now", None),
-        Votes::In(left) => ("later", Some(left)),
-        Votes::ForOthers => ("for_others", None),
-        Votes::Unreachable => ("unreachable", None),
-    };
-    json!({ "node": node, "votes": votes, "votes_in_ms": left.map(millis_up) })
+fn node(NodeReport { node, state, back_in }: NodeReport) -> Value {
+    json!({ "node": node, "votes": state, "votes_in_ms": back_in.map(millis_up) })
 }
 
 fn end(end: &End) -> Value {

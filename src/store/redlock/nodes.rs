@@ -20,9 +20,9 @@ use crate::store::redlock::poll::{Heard, Holding, Poll, Quorum, Says, Vote};
 use crate::store::redlock::settings::{RedlockSettings, Restarted};
 
 script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "guard.lua" "record.lua" "try_acquire.lua");
-script!(UNDO, Verb::Undo, 3: "prelude.lua" "guard.lua" "record.lua" "undo.lua");
+script!(UNDO, Verb::Upkeep, 3: "prelude.lua" "guard.lua" "record.lua" "undo.lua");
 script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "guard.lua" "record.lua" "refresh.lua");
-script!(SETTLE, Verb::Settle, 3: "prelude.lua" "guard.lua" "record.lua" "settle.lua");
+script!(SETTLE, Verb::Upkeep, 3: "prelude.lua" "guard.lua" "record.lua" "settle.lua");
 script!(RELEASE, Verb::Release, 3: "prelude.lua" "guard.lua" "record.lua" "release.lua");
 script!(INSPECT, Verb::Inspect, 3: "prelude.lua" "guard.lua" "record.lua" "inspect.lua");
 

@@ -14,8 +14,8 @@ use crate::store::redis::script::script;
 use crate::store::redlock::nodes::{Nodes, natural};
 use crate::store::redlock::{RedlockSettings, peers};
 
-script!(STATUS, Verb::Guard, 1: "prelude.lua" "status.lua");
-script!(ADMIT, Verb::Guard, 1: "prelude.lua" "guard.lua" "admit.lua");
+script!(STATUS, Verb::Upkeep, 1: "prelude.lua" "status.lua");
+script!(ADMIT, Verb::Upkeep, 1: "prelude.lua" "guard.lua" "admit.lua");
 
 /// The nodes of the settings, for an operator.
 pub struct Operator {

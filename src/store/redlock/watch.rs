@@ -9,13 +9,13 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::lock::error::{StoreError, Verb};
-use crate::lock::store::{NodeReport, Votes};
+use crate::lock::store::NodeReport;
 use crate::metrics::Metrics;
 use crate::store::redis::script::{Reply, script};
 use crate::store::redlock::nodes::{Nodes, natural};
 use crate::store::redlock::poll::Quorum;
 
-script!(TOUCH, Verb::Guard, 1: "prelude.lua" "guard.lua" "touch.lua");
+script!(TOUCH, Verb::Upkeep, 1: "prelude.lua" "guard.lua" "touch.lua");
 
 /// The longest pause between two checks while all nodes vote; the shortest is half of it.
 const CALM: Duration = Duration::from_secs(1);
@@ -167,13 +167,16 @@ impl NodesView {
         let (sights, now) = (self.sights(), Instant::now());
         let all = (0..nodes.quorum().nodes()).map(|node| {
             let sight = sights.get(node);
-            let votes = match sight.map(|sight| (sight.votes, sight.serves, sight.votes_from)) {
-                Some((true, ..)) => Votes::Now,
-                Some((false, Some(Serves::Others(_)), Some(_))) => Votes::ForOthers,
-                Some((false, _, Some(from))) => Votes::In(from.saturating_duration_since(now)),
-                _ => Votes::Unreachable,
+            let from = sight.and_then(|sight| sight.votes_from);
+            let (state, back_in) = match sight.map(|sight| (sight.votes, sight.serves)) {
+                Some((true, _)) => ("now", None),
+                Some((false, Some(Serves::Others(_)))) if from.is_some() => ("for_others", None),
+                _ => match from {
+                    Some(from) => ("later", Some(from.saturating_duration_since(now))),
+                    None => ("unreachable", None),
+                },
             };
-            NodeReport { node: nodes.peer(node).name().to_owned(), votes }
+            NodeReport { node: nodes.peer(node).name().to_owned(), state, back_in }
         });
         all.collect()
     }
