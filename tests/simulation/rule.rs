@@ -10,51 +10,51 @@ thread_local! {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::store::redlock) enum Rule {
-    /// 2: a node votes only above the greatest number that it knows.
+    /// R2: a node votes only above the greatest number that it knows.
     Above,
-    /// 2: a node stores no vote while it waits.
+    /// R2: a node stores no vote while it waits.
     Waits,
-    /// 3: only fresh votes count for a grant.
+    /// R3: only fresh votes count for a grant.
     Fresh,
-    /// 3: the clock is checked last.
+    /// R3: the clock is checked last.
     TimeIsLookedAt,
-    /// 3: a lease takes more than half of the nodes.
+    /// R3: a lease takes more than half of the nodes.
     MoreThanHalf,
-    /// 4: an attempt takes back only its own votes.
+    /// R4: an attempt takes back only its own votes.
     ItsOwn,
-    /// 4: and none that is told.
+    /// R4: and none that is told.
     Told,
-    /// 5: a client refreshes no lease that a stream keeps.
+    /// R5: a client refreshes no lease that a stream keeps.
     KeptAlone,
-    /// 6: a refresh never shortens.
+    /// R6: a refresh never shortens.
     OnlyExtends,
-    /// 6: a refresh fails if the lock is gone.
+    /// R6: a refresh fails if the lock is gone.
     NoRevival,
-    /// 7: a refresh brings the lease to the nodes that miss it.
+    /// R7: a refresh brings the lease to the nodes that miss it.
     Brings,
-    /// 7: only to a node that still says what it said.
+    /// R7: only to a node that still says what it said.
     Unchanged,
-    /// 7: a greater number is lowered only if it is older than an attempt.
+    /// R7: a greater number is lowered only if it is older than an attempt.
     Older,
-    /// 8: a replacement has its votes only where the lease is that it names.
+    /// R8: a replacement has its votes only where the lease is that it names.
     InPlace,
-    /// 9: votes of a token without a lease are given up.
+    /// R9: votes of a token without a lease are given up.
     Leftovers,
-    /// 10: a node refuses late votes of a lease that has ended.
+    /// R10: a node refuses late votes of a lease that has ended.
     HasEnded,
-    /// 11: a node that restarted does not vote.
+    /// R11: a node that restarted does not vote.
     RunId,
-    /// 11: a node that may have forgotten leases waits for the longest one.
+    /// R11: a node that may have forgotten leases waits for the longest one.
     WholeWait,
-    /// 11: a node votes for instances with its own settings only.
+    /// R11: a node votes for instances with its own settings only.
     Settings,
-    /// 11: a node serves instances with other settings only once an operator says so.
+    /// R11: a node serves instances with other settings only once an operator says so.
     Admitted,
-    /// 11: and votes for them when the leases of the former have expired.
+    /// R11: and votes for them when the leases of the former have expired.
     Outlives,
-    /// 11: a call does not act after its caller has given up.
+    /// R11: a call does not act after its caller has given up.
     NotAfter,
-    /// 11: the deadline of a call is fixed before its arguments.
+    /// R11: the deadline of a call is fixed before its arguments.
     DeadlineFirst,
 }
 

@@ -1,4 +1,4 @@
-//! Rules 1 to 5, 8, 9 and 11: an attempt for a key on all nodes, and what it leaves.
+//! R1 to R5, R8 and R9: an attempt for a key on all nodes, and what it leaves.
 
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ fn in_vain(at: &Context, may_hold: usize) -> StoreError {
     failure(Verb::TryAcquire, effect(at, may_hold), reason)
 }
 
-/// Rules 1 and 2: asks all nodes for their votes once.
+/// R1 and R2: asks all nodes for their votes once.
 async fn vote(at: &Context, claim: &Claim, position: Position, heard: u64) -> Attempt {
     let (began, patience) = (at.time.monotonic(), at.patience(claim.ttl));
     let deadline = at.deadline(patience);
@@ -145,7 +145,7 @@ async fn vote(at: &Context, claim: &Claim, position: Position, heard: u64) -> At
     Attempt { number, name, began, patience, poll }
 }
 
-/// Rule 3: the lease of an attempt with a majority of fresh votes, unless the nodes were too
+/// R3: the lease of an attempt with a majority of fresh votes, unless the nodes were too
 /// slow.
 fn granted(at: &Context, claim: &Claim, attempt: &Attempt) -> Option<Lease> {
     let ttls = attempt.poll.said().filter_map(|said| match said {
@@ -173,7 +173,7 @@ fn granted(at: &Context, claim: &Claim, attempt: &Attempt) -> Option<Lease> {
     })
 }
 
-/// Rule 4: takes back the votes of an attempt that failed, before this returns, or later where
+/// R4: takes back the votes of an attempt that failed, before this returns, or later where
 /// a node does not answer. Returns the number of nodes where the token may have something.
 async fn undo(at: &Context, claim: &Claim, attempt: &Attempt) -> usize {
     let its = (&claim.key, &claim.token);
@@ -203,7 +203,7 @@ async fn undo(at: &Context, claim: &Claim, attempt: &Attempt) -> usize {
     may_hold
 }
 
-/// Rules 5, 8 and 9: the answer to a claim whose token has votes. `None` if it can try again,
+/// R5, R8 and R9: the answer to a claim whose token has votes. `None` if it can try again,
 /// for what was in the way is given up, or its token has the lease that it names. What `it_took`
 /// the place of is ended: that may have been a lease until then.
 async fn found_again(

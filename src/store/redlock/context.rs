@@ -55,7 +55,7 @@ impl Context {
         Deadline::after(self.time.monotonic(), patience)
     }
 
-    /// Rule 1: a number above all that were heard of.
+    /// R1: a number above all that were heard of.
     pub(super) fn propose(&self, heard: u64) -> u64 {
         let latest = self.nodes.latest_clock().saturating_mul(1_000);
         self.numbers.propose(self.time.wall_micros(), latest, heard)

@@ -1,4 +1,4 @@
-//! Rule 1: the numbers that this instance proposes.
+//! R1: the numbers that this instance proposes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -154,7 +154,7 @@ pub(super) struct Holding {
 /// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A majority voted freshly: rule 3.
+    /// A majority voted freshly: R3.
     Granted,
     /// The token may have a lease, or its old votes are in the way.
     Again,
@@ -303,7 +303,7 @@ impl Poll {
             && (answered >= needed || (answered + open < needed && outcome_is_known))
     }
 
-    /// The outcome of an attempt: rules 3 and 5.
+    /// The outcome of an attempt: R3 and R5.
     pub(super) fn outcome(&self) -> Outcome {
         let (yes, needed) = (self.yes(), self.quorum.needed());
         let again = self.how_many(|said| *said == Says::Again);
@@ -324,7 +324,7 @@ impl Poll {
     }
 
     /// The number of the lease that the token of the question has, only the one `named`, if given:
-    /// rule 6. A lease exists where a majority has its number.
+    /// R6. A lease exists where a majority has its number.
     pub(super) fn lease(&self, named: Option<u64>) -> Majority<u64> {
         let numbers = self.tally(|said| match said {
             Says::Has(vote) if named.is_none_or(|named| named == vote.number) => Some(vote.number),
@@ -333,7 +333,7 @@ impl Poll {
         numbers.majority()
     }
 
-    /// The number of the lease that a release has ended: rule 10.
+    /// The number of the lease that a release has ended: R10.
     pub(super) fn ended_lease(&self) -> Majority<u64> {
         let ended = self.tally(|said| match said {
             Says::Ended(number, _) => Some(*number),

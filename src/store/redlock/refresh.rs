@@ -1,4 +1,4 @@
-//! Rules 5 to 7 and 9: a lease exists while a majority has its number, and is never revived.
+//! R5 to R7 and R9: a lease exists while a majority has its number, and is never revived.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Does {
     }
 }
 
-/// Rule 5: extends the lease that the token of a claim has, if the claim repeats it.
+/// R5: extends the lease that the token of a claim has, if the claim repeats it.
 pub(super) async fn refresh_for(at: &Context, claim: &Claim) -> Result<Found, StoreError> {
     let repeats = !claim.kept && claim.named.is_none();
     let request = Request {
@@ -125,7 +125,7 @@ pub(super) async fn refresh_all(
     })
 }
 
-/// Rule 6: renews what is told on all nodes, and settles what is not.
+/// R6: renews what is told on all nodes, and settles what is not.
 async fn refresh(at: &Context, request: &Request<'_>) -> Result<Found, StoreError> {
     at.may_count(request.verb, Effect::Unknown)?;
     let named = request.of.number.map(FencingToken::number);
@@ -181,7 +181,7 @@ async fn refresh_once(at: &Context, request: &Request<'_>) -> Poll {
     poll
 }
 
-/// Rule 7: makes the votes of a lease told, and brings it to the nodes that miss it: otherwise it
+/// R7: makes the votes of a lease told, and brings it to the nodes that miss it: otherwise it
 /// would be lost node by node. Returns when they have answered, or are too late to act.
 async fn settle(at: &Context, request: &Request<'_>, poll: &Poll, mut parts: Parts) -> Parts {
     let (key, number, state) = (&request.of.key, parts.number, request.does.makes());
@@ -239,7 +239,7 @@ fn renewed(at: &Context, request: &Request<'_>, parts: &Parts) -> Result<Found, 
     }))
 }
 
-/// Rule 9: what a token without a lease has, as these answers tell. A request that names another
+/// R9: what a token without a lease has, as these answers tell. A request that names another
 /// number may have met a lease.
 pub(super) fn leftovers(at: &Context, of: &Target, poll: &Poll) -> Vec<Leftover> {
     if poll.lease(None) != Majority::None {

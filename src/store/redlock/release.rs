@@ -1,4 +1,4 @@
-//! Rule 10: releases on several nodes. All are asked; of a lease that has ended, those that
+//! R10: releases on several nodes. All are asked; of a lease that has ended, those that
 //! did not know it are told.
 
 use crate::lock::error::{Effect, StoreError, Verb};
@@ -17,7 +17,7 @@ use crate::store::redlock::poll::{Holding, Majority, Poll, Says};
 /// The time limits of a node after which the caller of an undo has to retry later.
 const UNDO_TIMES: u32 = 6;
 
-/// Rule 10: gives up what the target's token has of the key, on all nodes.
+/// R10: gives up what the target's token has of the key, on all nodes.
 ///
 /// Returns when all nodes have answered, or are too late to act.
 pub(super) async fn release_all(at: &Context, of: &Target) -> Result<Ended, StoreError> {
@@ -144,7 +144,7 @@ async fn until_it_cannot_act(at: &Context, question: &Question) -> Result<Ended,
     Ok(Ended::Nothing(None))
 }
 
-/// Rule 10: ends the lease of this number on all nodes, for the holder that has it on most.
+/// R10: ends the lease of this number on all nodes, for the holder that has it on most.
 pub(super) async fn force_release_all(
     at: &Context,
     key: &LockKey,

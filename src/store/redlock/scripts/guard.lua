@@ -1,4 +1,4 @@
--- guard.lua: rule 11: whether the node votes for the instance. One that may have forgotten leases
+-- guard.lua: R11: whether the node votes for the instance. One that may have forgotten leases
 --   votes when they have expired; one that serves other settings does not.
 -- KEYS: those of prelude.lua, which runs before it
 -- ARGV: those of prelude.lua

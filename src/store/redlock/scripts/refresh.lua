@@ -1,4 +1,4 @@
--- refresh.lua: rule 6: renews the lease of a number, or a vote that is told if none is named, if its
+-- refresh.lua: R6: renews the lease of a number, or a vote that is told if none is named, if its
 --   state is as required.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms), or empty for the last one  4 number, or empty

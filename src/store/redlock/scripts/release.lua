@@ -1,4 +1,4 @@
--- release.lua: rule 10: ends what a token has. Of what is known to have ended, `highest`
+-- release.lua: R10: ends what a token has. Of what is known to have ended, `highest`
 --   stays above the number: a late vote is behind.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms), or empty  2 token, empty for a direct Redis client's  3 number, or empty

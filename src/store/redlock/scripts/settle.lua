@@ -1,4 +1,4 @@
--- settle.lua: rule 7: makes the vote of a number told, and brings the lease to a node that still
+-- settle.lua: R7: makes the vote of a number told, and brings the lease to a node that still
 --   says what it said. A lease that a release ended on a node is not brought back to it, and a
 --   keeper renews none that was let go there.
 -- KEYS: 1 lock  2 record  3 guard

@@ -1,4 +1,4 @@
--- try_acquire.lua: rules 2 and 8: a vote for an attempt, if the node votes, its number is new and
+-- try_acquire.lua: R2 and R8: a vote for an attempt, if the node votes, its number is new and
 --   the lock is free, or has the number that the attempt replaces: then the start stays.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 number  6 attempt  7 "1" if the claim
