@@ -23,6 +23,7 @@ pub(super) struct Contest {
     clients: JoinSet<()>,
 }
 
+#[derive(Default)]
 struct Shared {
     over: AtomicBool,
     ledger: Ledger,
@@ -31,23 +32,7 @@ struct Shared {
 
 impl Contest {
     pub(super) fn begin(instances: &[Http]) -> Self {
-        Self::with(Ledger::default(), instances)
-    }
-
-    /// One in which only the fencing tokens are the protection.
-    pub(super) fn begin_where_two_may_hold(instances: &[Http]) -> Self {
-        Self::with(Ledger::where_two_may_hold(), instances)
-    }
-
-    /// How often two held a key so far.
-    pub(super) fn double_holds(&self) -> usize {
-        self.shared.ledger.double_holds()
-    }
-
-    fn with(ledger: Ledger, instances: &[Http]) -> Self {
-        let shared =
-            Shared { ledger, over: AtomicBool::default(), unavailable: AtomicUsize::default() };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::default());
         let mut clients = JoinSet::new();
         for number in 0..CLIENTS {
             let (http, shared) = (instances[number % instances.len()].clone(), shared.clone());

@@ -89,13 +89,36 @@ async fn a_lock_on_fewer_than_a_majority_of_the_nodes_is_not_shown_as_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_look_says_whether_a_token_has_the_key_only_if_a_majority_knows() {
+    let mut site = Site::of(3).await;
+    let service = site.service().await;
+    let http = Checked(service.http().token(MINE));
+    granted(&service.http(), "k", MINE, LONG).await;
+    let mine = async || {
+        let looked = http.get("/locks/k").await;
+        assert_eq!(looked.status, 200, "{looked:?}");
+        looked.json()["mine"].as_bool()
+    };
+    eventually(PATIENCE, async || (site.locks_on(0).len() == 1).then_some(())).await;
+    site.nodes[0].run::<()>("DEL lock:k");
+    assert_eq!(mine().await, Some(true));
+    site.away(1, Way::Dropped);
+    assert_eq!(mine().await, None);
+    site.back(1, Way::Dropped);
+    eventually(PATIENCE, async || (mine().await == Some(true)).then_some(())).await;
+    site.nodes[1].run::<()>("DEL lock:k");
+    assert_eq!(mine().await, Some(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_forced_release_names_its_lease_and_the_command_looks_it_up() {
     let site = Site::of(3).await;
     let service = site.service().await;
     site.all_vote().await;
+    let plain = service.http();
     let http = Checked(service.http());
     let forced = async |query: &str| http.delete(&format!("/admin/locks/k{query}")).await;
-    let number = granted(&http, "k", MINE, LONG).await.number("fencing_token");
+    let number = granted(&plain, "k", MINE, LONG).await.number("fencing_token");
     let refused = forced("").await;
     assert_eq!(refused.told(), (400, "invalid_request".to_owned()), "{refused:?}");
     assert_eq!(refused.text("field"), "fencing_token");
@@ -105,11 +128,11 @@ async fn a_forced_release_names_its_lease_and_the_command_looks_it_up() {
     site.bare().await;
     let run = || {
         let mut run = command(BINARY);
-        run.args(["force-release", "k"]).env("LOCKKEEPER_URL", service.url());
+        run.args(["force-release", "k"]).env("LOCKKEEPER_URL", plain.url());
         let ran = run.output().unwrap();
         (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
     };
-    granted(&http, "k", MINE, LONG).await;
+    granted(&plain, "k", MINE, LONG).await;
     assert_eq!(run(), (Some(0), String::new()));
     site.bare().await;
     let (code, told) = run();
@@ -119,9 +142,9 @@ async fn a_forced_release_names_its_lease_and_the_command_looks_it_up() {
     assert!(code != Some(0) && told.contains("redis-cli"), "{code:?} {told}");
     // Terraform's `force-unlock` names no lease.
     site.nodes.iter().for_each(|node| node.run("DEL lock:k"));
-    granted(&http, "k", MINE, LONG).await;
-    assert_eq!(http.send("UNLOCK", "/terraform/k", "").await.status, 200);
-    assert_eq!(http.send("UNLOCK", "/terraform/k", "").await.status, 409);
+    granted(&plain, "k", MINE, LONG).await;
+    assert_eq!(plain.send("UNLOCK", "/terraform/k", "").await.status, 200);
+    assert_eq!(plain.send("UNLOCK", "/terraform/k", "").await.status, 409);
     site.bare().await;
 }
 

@@ -3,15 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// All that the clients of a test were told.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pages: Mutex<HashMap<String, Page>>,
-    /// How often two held a key, where that may be.
-    double_holds: Option<AtomicUsize>,
 }
 
 /// What is known of a key.
@@ -36,15 +33,6 @@ struct Grant {
 }
 
 impl Ledger {
-    /// One in which only the fencing tokens are the protection.
-    pub(super) fn where_two_may_hold() -> Self {
-        Self { double_holds: Some(AtomicUsize::new(0)), ..Self::default() }
-    }
-
-    pub(super) fn double_holds(&self) -> usize {
-        self.double_holds.as_ref().map_or(0, |double| double.load(Ordering::Relaxed))
-    }
-
     /// A client asked at `sent`, and was just told that it holds the key for `lasts`.
     pub(super) fn won(
         &self,
@@ -58,12 +46,7 @@ impl Ledger {
         let answered = Instant::now();
         if let Some(holder) = &page.holder {
             let over = holder.token == token || holder.until <= answered;
-            match &self.double_holds {
-                Some(double) => _ = double.fetch_add(usize::from(!over), Ordering::Relaxed),
-                None => {
-                    assert!(over, "{key} has two holders: {token}, {holder:?} at {answered:?}");
-                }
-            }
+            assert!(over, "{key} has two holders: {token}, {holder:?} at {answered:?}");
         }
         // Whoever holds it may count on no more than this.
         page.holder = Some(Holder { token: token.to_owned(), until: sent + lasts });
@@ -79,8 +62,6 @@ impl Ledger {
         let Some(holder) = pages.get_mut(key).and_then(|page| page.holder.as_mut()) else { return };
         if holder.token == token {
             holder.until = sent + lasts;
-        } else if let Some(double) = &self.double_holds {
-            double.fetch_add(1, Ordering::Relaxed);
         } else {
             panic!("{key} was refreshed by {token}, but {holder:?} has it");
         }

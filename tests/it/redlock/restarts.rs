@@ -1,17 +1,15 @@
-//! Fencing tokens rise through nodes that come back with old data, cut data or another time, and
-//! late writers are refused.
+//! Nodes that come back with old data, cut data or another time, and late writers.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::redis_faults::clock::Clock;
-use crate::redlock::contest::Contest;
 use crate::redlock::{
     LONG, LONGEST, PATIENCE, Site, Way, acquire, granted, lost, refresh, release, votes,
 };
 use crate::support::fenced::{FencedFile, Verdict};
-use crate::support::{Http, Redis, eventually};
+use crate::support::{Redis, eventually};
 
 /// The longest lease where nodes forget, and are to vote again.
 const SHORT: Duration = Duration::from_secs(2);
@@ -86,26 +84,6 @@ async fn nothing_twice(arguments: &[&str]) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_lose_the_end_of_their_logs_under_load_grant_nothing_twice() {
-    let nodes = (0..3).map(|_| Redis::start_with(EVERY_WRITE)).collect();
-    let mut site = Site::on(nodes, SHORT).await;
-    let services = site.services(2).await;
-    let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
-    let contest = Contest::begin(&instances);
-    for round in 0..3 {
-        let node = round % 3;
-        contest.goes_on(10).await;
-        site.away(node, Way::Killed);
-        cut(&log_of(&site.nodes[node]), 200 + 400 * round as u64);
-        site.back(node, Way::Killed);
-        contest.goes_on(10).await;
-        site.all_vote().await;
-    }
-    let (grants, unavailable) = contest.finish().await;
-    eprintln!("3 cut logs: {grants} grants, {unavailable} times 503");
-}
-
 /// The newest part of a node's append-only file.
 fn log_of(node: &Redis) -> PathBuf {
     let files = std::fs::read_dir(node.directory().join("appendonlydir")).unwrap();
@@ -113,52 +91,6 @@ fn log_of(node: &Redis) -> PathBuf {
     logs.retain(|path| path.to_string_lossy().ends_with(".incr.aof"));
     logs.sort();
     logs.pop().unwrap()
-}
-
-fn cut(log: &std::path::Path, bytes: u64) {
-    let file = OpenOptions::new().write(true).open(log).unwrap();
-    let length = file.metadata().unwrap().len();
-    file.set_len(length.saturating_sub(bytes)).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nodes_whose_clocks_are_half_a_second_apart_and_forget_never_let_a_number_fall() {
-    let clocks: Vec<_> = (0..3).map(|_| Clock::make()).collect();
-    for (clock, ahead) in clocks.iter().zip([0, 500, -500]) {
-        clock.step_ms(ahead);
-    }
-    let site = Site::on(clocks.iter().map(Clock::redis).collect(), SHORT).await;
-    let services = site.services(2).await;
-    let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
-    let contest = Contest::begin(&instances);
-    for round in 0..4 {
-        contest.goes_on(20).await;
-        site.nodes[round % 3].run::<()>("FLUSHALL");
-        contest.goes_on(20).await;
-        site.all_vote().await;
-    }
-    let (grants, unavailable) = contest.finish().await;
-    eprintln!("clocks 500 ms apart, 4 losses: {grants} grants, {unavailable} times 503");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn steps_of_the_clock_of_one_node_never_let_a_number_fall() {
-    let clocks: Vec<_> = (0..3).map(|_| Clock::make()).collect();
-    let site = Site::on(clocks.iter().map(Clock::redis).collect(), SHORT).await;
-    let services = site.services(2).await;
-    let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
-    // Ahead, its locks are over at once: a lease that stood on it and a bare majority may be had
-    // twice. Behind, they last for longer.
-    let contest = Contest::begin_where_two_may_hold(&instances);
-    for seconds in [60, 0, 3_600, 1, 0, -1, -60, 0, -3_600, 0] {
-        clocks[1].step_ms(seconds * 1_000);
-        contest.goes_on(15).await;
-    }
-    let double = contest.double_holds();
-    let (grants, unavailable) = contest.finish().await;
-    eprintln!(
-        "10 steps of one clock of three: {grants} grants, {unavailable} times 503, {double} double"
-    );
 }
 
 /// What the guarantees do not promise, and what protects there.
@@ -184,38 +116,6 @@ async fn a_step_of_the_clock_under_a_bare_majority_gives_the_key_away_and_the_la
     assert_eq!(file.submit(next, second, "in time"), Verdict::Accepted);
     assert_eq!(file.submit(lease, first, "late"), Verdict::Refused);
     assert_eq!(refresh(&http, "stepped", first).await.told(), lost());
-}
-
-/// All nodes forget, and their clocks step back: what is left is the highest number that an instance
-/// has answered.
-#[tokio::test(flavor = "multi_thread")]
-async fn numbers_rise_over_the_loss_of_all_data_while_an_instance_lives() {
-    let clocks: Vec<_> = (0..3).map(|_| Clock::make()).collect();
-    let site = Site::on(clocks.iter().map(Clock::redis).collect(), SHORT).await;
-    let service = site.service().await;
-    site.all_vote().await;
-    let http = service.http();
-    let mut last = 0;
-    for round in 0..4 {
-        for clock in &clocks {
-            clock.step_ms(-60_000 * round);
-        }
-        for node in &site.nodes {
-            node.run::<()>("FLUSHALL");
-        }
-        let next = granted_anew(&http, "all", &format!("token-of-the-round-{round}")).await;
-        assert!(next > last, "{next} after {last}");
-        last = next;
-    }
-}
-
-/// The fencing token of the first grant that there is.
-async fn granted_anew(http: &Http, key: &str, token: &str) -> u64 {
-    eventually(PATIENCE, async || {
-        let answer = acquire(http, key, token, SHORT).await;
-        [200, 201].contains(&answer.status).then(|| answer.number("fencing_token"))
-    })
-    .await
 }
 
 /// Clients that go to sleep with a lease and write when they wake up.
