@@ -40,7 +40,7 @@ struct Rule {
 const RULES: [Rule; 7] = [
     Rule {
         name: "MoreThanHalf",
-        file: "poll.rs",
+        file: "tally.rs",
         right: "self.nodes / 2 + 1",
         without: "(self.nodes / 2).max(1)",
     },
@@ -52,7 +52,7 @@ const RULES: [Rule; 7] = [
     },
     Rule {
         name: "TimeIsLookedAt",
-        file: "poll.rs",
+        file: "tally.rs",
         right: "(left >= ttl / 2).then_some(left)",
         without: "Some(left.max(ttl * 9 / 10))",
     },

@@ -14,8 +14,9 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redlock::context::Context;
 use crate::store::redlock::nodes::{TRY_ACQUIRE, UNDO};
-use crate::store::redlock::poll::{Outcome, Poll, Says, remaining, validity};
+use crate::store::redlock::poll::{Outcome, Poll, Says};
 use crate::store::redlock::refresh::Found;
+use crate::store::redlock::tally::{remaining, validity};
 use crate::store::redlock::{by_chance, inspect, refresh, release};
 
 /// The attempts of one call while votes are split.

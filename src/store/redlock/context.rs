@@ -13,9 +13,10 @@ use crate::store::redis::node::failure;
 use crate::store::redlock::cleanup::Cleanup;
 use crate::store::redlock::nodes::Nodes;
 use crate::store::redlock::numbers::Numbers;
-use crate::store::redlock::poll::{Poll, Quorum};
+use crate::store::redlock::poll::Poll;
 use crate::store::redlock::queue::Queues;
 use crate::store::redlock::settings::{Rules, Time};
+use crate::store::redlock::tally::Quorum;
 use crate::store::redlock::watch::NodesView;
 
 /// What the calls of one instance share.

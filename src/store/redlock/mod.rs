@@ -18,6 +18,7 @@ mod queue;
 mod refresh;
 mod release;
 mod settings;
+mod tally;
 mod watch;
 
 use std::collections::BTreeSet;

@@ -16,8 +16,9 @@ use crate::store::redis::node::ScriptCall;
 use crate::store::redis::script::{Reply, Script, script};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::peer::Peer;
-use crate::store::redlock::poll::{Heard, Holding, Poll, Quorum, Says, Vote};
+use crate::store::redlock::poll::{Heard, Holding, Poll, Says, Vote};
 use crate::store::redlock::settings::{RedlockSettings, Restarted};
+use crate::store::redlock::tally::Quorum;
 
 script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "guard.lua" "record.lua" "try_acquire.lua");
 script!(UNDO, Verb::Upkeep, 3: "prelude.lua" "guard.lua" "record.lua" "undo.lua");

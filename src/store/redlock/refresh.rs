@@ -14,8 +14,9 @@ use crate::store::redis::script::or_empty;
 use crate::store::redlock::cleanup::Leftover;
 use crate::store::redlock::context::Context;
 use crate::store::redlock::nodes::{REFRESH, SETTLE};
-use crate::store::redlock::poll::{Majority, Poll, Vote, majority_left, remaining, validity};
+use crate::store::redlock::poll::{Poll, Vote};
 use crate::store::redlock::release;
+use crate::store::redlock::tally::{Majority, majority_left, remaining, validity};
 
 /// The outcome of a refresh.
 pub(super) enum Found {

@@ -12,7 +12,8 @@ use crate::store::redis::script::or_empty;
 use crate::store::redlock::cleanup::Leftover;
 use crate::store::redlock::context::Context;
 use crate::store::redlock::nodes::{Question, RELEASE, UNDO};
-use crate::store::redlock::poll::{Holding, Majority, Poll, Says};
+use crate::store::redlock::poll::{Holding, Poll, Says};
+use crate::store::redlock::tally::Majority;
 
 /// The time limits of a node after which the caller of an undo has to retry later.
 const UNDO_TIMES: u32 = 6;

@@ -13,7 +13,7 @@ use crate::lock::store::NodeReport;
 use crate::metrics::Metrics;
 use crate::store::redis::script::{Reply, script};
 use crate::store::redlock::nodes::{Nodes, natural};
-use crate::store::redlock::poll::Quorum;
+use crate::store::redlock::tally::Quorum;
 
 script!(TOUCH, Verb::Upkeep, 1: "prelude.lua" "guard.lua" "touch.lua");
 
