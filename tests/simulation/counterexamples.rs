@@ -117,10 +117,9 @@ fn where_nodes_change_their_settings_at_once_instances_with_two_lists_both_grant
 
 #[test]
 fn where_a_node_that_changes_its_settings_votes_at_once_two_hold_one_key() {
-    is_missed(Rule::Outlives, Wrong::TwoHolders, 60, |seed| Plan {
-        forgets_every: 0,
+    is_missed(Rule::Outlives, Wrong::TwoHolders, 100, |seed| Plan {
         changes_every: 6_000,
-        ..Plan::with_two_lists(3, 4, seed)
+        ..Plan::that_is_seen_whole(Plan::with_two_lists(3, 5, seed))
     });
 }
 
