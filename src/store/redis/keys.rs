@@ -37,6 +37,11 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     tags
 });
 
+/// Makes the table of tags now: the deadline of a call does not wait for it.
+pub(super) fn make_tags() {
+    LazyLock::force(&TAGS);
+}
+
 /// The names of one lock's keys.
 #[derive(Debug)]
 pub(in crate::store) struct Keys {

@@ -22,7 +22,7 @@ use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{Connector, RarePool, connection_info};
 use crate::store::redis::deadline::When;
-use crate::store::redis::keys::spread;
+use crate::store::redis::keys::{make_tags, spread};
 use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
 use crate::store::redis::place::Scheme;
 use crate::store::redis::refusal::{NodeError, is_answer, takes_no_writes};
@@ -114,6 +114,7 @@ impl Node {
         metrics: Arc<Metrics>,
         rights: &'static str,
     ) -> Result<Self, RedisError> {
+        make_tags();
         let info = connection_info(&settings.url)?;
         let tls = &settings.tls;
         let patience = settings.connect_timeout;
