@@ -248,7 +248,7 @@ async fn a_lease_that_a_client_keeps_after_it_hung_up_is_counted() {
 async fn the_lease_of_a_stream_is_counted_until_it_ends() {
     let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 1")).await;
     let noisy = http.bearer("noisy");
-    let stream = open(&http, "noisy", "/hold/noisy/1", "\"waited_ms\":0}\n").await;
+    let stream = open(&http, "noisy", "/hold/noisy/1", "}\n").await;
     assert_eq!(noisy.post("/locks/noisy/2", "").await.told().1, "quota_exceeded");
     drop(stream);
     eventually(PATIENCE, async || {
@@ -264,9 +264,7 @@ async fn one_api_key_cannot_take_all_streams_and_all_places_in_line() {
     let (noisy, victim) = (http.bearer("noisy"), http.bearer("victim"));
     let mut taken = Vec::new();
     for number in 0..2 {
-        taken.push(
-            open(&http, "noisy", &format!("/hold/noisy/{number}"), "\"waited_ms\":0}\n").await,
-        );
+        taken.push(open(&http, "noisy", &format!("/hold/noisy/{number}"), "}\n").await);
     }
     assert_eq!(noisy.post("/hold/noisy/more", "").await.told(), (429, "quota_exceeded".into()));
     assert_eq!(victim.post("/hold/victim/1", "").await.status, 200);

@@ -72,7 +72,7 @@ async fn without_the_two_options_nothing_is_told_of_them() {
     assert!(refused.field("holders").is_null() && refused.field("slots").is_null());
     assert!(refused.field("mine").is_null());
     let forced = http.delete("/admin/locks/k").await;
-    assert_members(&forced, &["key", "fencing_token"]);
+    assert_members(&forced, &["key", "owner", "fencing_token"]);
 }
 
 #[tokio::test]
