@@ -50,7 +50,17 @@ pub(crate) struct Refusal {
     /// The longest TTL that the service allows, if it refused a longer one.
     pub(crate) max_ttl_ms: Option<u64>,
     /// The option that is wrong or missing.
-    field: Option<String>,
+    field: Field,
+}
+
+/// The option that a refusal is about.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Field {
+    FencingToken,
+    #[default]
+    #[serde(other)]
+    Other,
 }
 
 impl Granted {
@@ -106,7 +116,7 @@ impl Refusal {
 
     /// Returns whether the service asks for the number of the lease that is to end.
     pub(crate) fn asks_for_number(&self) -> bool {
-        self.is(Code::InvalidRequest) && self.field.as_deref() == Some("fencing_token")
+        self.is(Code::InvalidRequest) && self.field == Field::FencingToken
     }
 
     /// Returns whether another client holds the key, or there is no room to wait for it.

@@ -47,7 +47,7 @@ pub(super) async fn release_all(at: &Context, of: &Target) -> Result<Ended, Stor
         }
         (Majority::None, _) => {
             tell_silent(at, of, &poll);
-            let other = of.number.and(poll.lease(None).says());
+            let other = of.number.and_then(|_| poll.lease(None).says());
             Ok(Ended::Nothing(other.and_then(FencingToken::from_number)))
         }
     }
