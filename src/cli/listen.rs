@@ -1,4 +1,4 @@
-//! Binds the places to listen on. Clients are refused until the store is open.
+//! Binds the places to listen on, or checks them. Clients are refused until the store is open.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -30,19 +30,40 @@ enum Socket {
 /// Binds the places of the settings: that of clients, and that of operators if they have their own.
 /// The error is a sentence.
 pub(super) async fn bind(config: &Config) -> Result<Vec<Bound>, String> {
-    let places = [("listen", Some(&config.listen)), ("admin_listen", config.admin_listen.as_ref())];
     let mut all = Vec::new();
-    for (setting, place) in places {
-        let Some(place) = place else { continue };
+    for (setting, place) in places(config) {
         let bound = match place {
             ListenOn::Address(address) => bind_name(address).await,
             ListenOn::Unix(path) => bind_unix(path, config.socket_mode.0),
         };
-        let (socket, address) = bound
-            .map_err(|error| format!("cannot listen on {place} (setting `{setting}`): {error}"))?;
+        let (socket, address) = bound.map_err(|error| refusal(setting, place, &error))?;
         all.push(Bound { setting, address, socket });
     }
     Ok(all)
+}
+
+/// Checks the places of the settings and returns their addresses. Listens on none: a place may be in
+/// use, by the service whose settings are checked.
+pub(super) async fn check(config: &Config) -> Result<Vec<Address>, String> {
+    let mut all = Vec::new();
+    for (setting, place) in places(config) {
+        let checked = match place {
+            ListenOn::Address(address) => check_name(address).await,
+            ListenOn::Unix(path) => check_unix(path),
+        };
+        all.push(checked.map_err(|error| refusal(setting, place, &error))?);
+    }
+    Ok(all)
+}
+
+/// The settings that name a place, and their places.
+fn places(config: &Config) -> impl Iterator<Item = (&'static str, &ListenOn)> {
+    let admin = config.admin_listen.as_ref().map(|place| ("admin_listen", place));
+    [("listen", &config.listen)].into_iter().chain(admin)
+}
+
+fn refusal(setting: &str, place: &ListenOn, error: &io::Error) -> String {
+    format!("cannot listen on {place} (setting `{setting}`): {error}")
 }
 
 impl Bound {
@@ -62,6 +83,20 @@ async fn bind_name(name: &str) -> io::Result<(Socket, Address)> {
     for address in lookup_host(name).await? {
         match bind_address(address) {
             Ok(bound) => return Ok(bound),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+async fn check_name(name: &str) -> io::Result<Address> {
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in lookup_host(name).await? {
+        match bind_address(address) {
+            Ok(_) => return Ok(Address::Network(address)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Ok(Address::Network(address));
+            }
             Err(error) => failure = error,
         }
     }
@@ -90,6 +125,15 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, Address)> {
     Ok((Socket::Unix(socket, file), Address::Unix(path.to_owned())))
 }
 
+fn check_unix(path: &Path) -> io::Result<Address> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::read_dir(directory.unwrap_or(Path::new(".")))?;
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(no_socket()),
+        _ => Ok(Address::Unix(path.to_owned())),
+    }
+}
+
 /// Locks the path of a unix socket, by a file beside it that stays: one that has bound its socket
 /// but does not listen yet could not be told from one that died.
 fn take(path: &Path) -> io::Result<File> {
@@ -111,8 +155,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     if !found.file_type().is_socket() {
-        let what = "the file is no socket; remove it or name another one";
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+        return Err(no_socket());
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -121,6 +164,11 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(_) | Err(_) => Err(in_use()),
     }
+}
+
+fn no_socket() -> io::Error {
+    let what = "the file is no socket; remove it or name another one";
+    io::Error::new(io::ErrorKind::AlreadyExists, what)
 }
 
 fn in_use() -> io::Error {

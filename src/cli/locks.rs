@@ -252,8 +252,8 @@ impl Held {
         match &self.token_file {
             Some(path) => token_in(path),
             None => {
-                let token = std::env::var("LOCK_TOKEN");
-                let token = token.map_err(|_| "no lease token: set LOCK_TOKEN or --token-file")?;
+                let token = std::env::var("LOCK_TOKEN").ok().filter(|token| !token.is_empty());
+                let token = token.ok_or("no lease token: set LOCK_TOKEN or --token-file")?;
                 LeaseToken::parse(&token).map_err(|error| error.to_string())
             }
         }

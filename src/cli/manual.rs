@@ -12,7 +12,10 @@ const EXAMPLES: [(&str, &[&str]); 13] = [
             "lockkeeper serve --store redis://redis:6379 --listen 127.0.0.1:8080",
         ],
     ),
-    ("config", &["lockkeeper config --config lockkeeper.toml"]),
+    (
+        "config",
+        &["lockkeeper config --config lockkeeper.toml", "lockkeeper config --check || exit"],
+    ),
     ("healthcheck", &["lockkeeper healthcheck --listen 127.0.0.1:8080"]),
     ("redlock", &["lockkeeper redlock status", "lockkeeper redlock admit redis-2:6379"]),
     ("api-key", &["lockkeeper api-key new web-1"]),
@@ -145,7 +148,7 @@ mod tests {
         }
         for example in EXAMPLES.iter().flat_map(|(_, examples)| examples.iter()) {
             let typed = example.trim_start_matches("LOCK_TOKEN=$(");
-            let words = typed.split([')', '#', '>']).next().unwrap().split_whitespace();
+            let words = typed.split([')', '#', '>', '|']).next().unwrap().split_whitespace();
             let parsed = command().try_get_matches_from(words);
             assert!(parsed.is_ok(), "{example}: {}", parsed.unwrap_err());
         }

@@ -22,6 +22,7 @@ mod table;
 mod terminal;
 mod voice;
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ use clap_complete::{Shell, generate};
 use crate::cli::exit::Failure;
 use crate::cli::voice::print;
 use crate::config::{Config, ConfigError, Flags, Sources};
+use crate::server::Server;
 
 /// The commands with the exit codes of [`exit`].
 const CLIENTS: &[&str] = &["exec", "acquire", "refresh", "release", "get", "list", "force-release"];
@@ -51,9 +53,9 @@ enum Command {
     /// Serve locks.
     Serve(SettingFlags),
     /// Print the settings in force and the source of each, without secrets.
-    Config(SettingFlags),
-    /// Check that the service of these settings is alive; exit code 0 if it is.
-    Healthcheck(SettingFlags),
+    Config(ShownConfig),
+    /// Check that the service is alive; exit code 0 if it is.
+    Healthcheck(healthcheck::Healthcheck),
     /// Show or admit the nodes of a Redlock store.
     Redlock {
         #[command(subcommand)]
@@ -94,6 +96,29 @@ struct SettingFlags {
     store: Vec<String>,
 }
 
+#[derive(Args, Debug)]
+struct ShownConfig {
+    /// Print nothing, and refuse what `serve` would refuse, such as missing files of TLS. The store
+    /// is not opened.
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+impl ShownConfig {
+    fn run(self) -> Result<(), String> {
+        let (sources, config) = settings(&self.settings.found())?;
+        if !self.check {
+            return print(&sources.show());
+        }
+        runtime::run(async {
+            let addresses = listen::check(&config).await?;
+            Server::check(&config, &addresses).map_err(|error| error.to_string())
+        })?
+    }
+}
+
 impl SettingFlags {
     /// The flags as they were given.
     fn given(self) -> Flags {
@@ -121,12 +146,8 @@ pub fn run() -> ExitCode {
         Command::Serve(flags) => return ended(serve::serve(flags.given())),
         Command::Exec(exec) => return exec::exec(*exec).into(),
         Command::Lock(verb) => return locks::run(&verb).into(),
-        Command::Config(flags) => {
-            settings(&flags.found()).and_then(|(sources, _)| print(&sources.show()))
-        }
-        Command::Healthcheck(flags) => {
-            settings(&flags.found()).and_then(|(_, config)| healthcheck::healthcheck(&config))
-        }
+        Command::Config(shown) => shown.run(),
+        Command::Healthcheck(healthcheck) => healthcheck.run(),
         Command::Redlock { what, settings: flags } => {
             settings(&flags.found()).and_then(|(_, config)| redlock::redlock(&what, &config))
         }
@@ -147,10 +168,16 @@ fn ended(done: Result<u8, Failure>) -> ExitCode {
     code.into()
 }
 
-/// The command line. Its help names variables, and shows no value of one.
+/// The command line. Its help names variables, and shows no value of one. An empty variable is an
+/// absent one.
 fn command() -> clap::Command {
     let hidden = |arg: Arg| arg.hide_env_values(true);
-    let command = Cli::command().mut_subcommands(|command| command.mut_args(hidden));
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let known = move |arg: Arg| match arg.get_env().is_some_and(is_empty) {
+        true => arg.env(None::<&str>),
+        false => hidden(arg),
+    };
+    let command = Cli::command().mut_subcommands(|command| command.mut_args(known));
     manual::with_examples(command)
 }
 

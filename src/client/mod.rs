@@ -121,8 +121,8 @@ impl Client {
         let authorization = match api_key {
             None => None,
             Some(secret) => {
-                let mut value = HeaderValue::try_from(format!("Bearer {secret}"))
-                    .map_err(|_| wrong("the API key has characters that a header must not have"))?;
+                let value = HeaderValue::try_from(format!("Bearer {secret}"));
+                let mut value = value.map_err(|_| unfit(secret).to_owned())?;
                 value.set_sensitive(true);
                 Some(value)
             }
@@ -344,6 +344,17 @@ impl Client {
     }
 }
 
+/// The reason why a secret cannot be sent as an API key.
+fn unfit(secret: &str) -> &'static str {
+    match secret.contains(['\r', '\n']) {
+        true => {
+            "the API key has a line break: set LOCKKEEPER_API_KEY, or the file of --api-key-file, \
+             to one line"
+        }
+        false => "the API key has a control character, which no header can have",
+    }
+}
+
 /// A URL that is safe to show.
 fn without_password(url: &str) -> String {
     match url.rsplit_once('@') {
@@ -398,7 +409,10 @@ mod tests {
             let told = client(url, None).unwrap_err();
             assert!(told.contains("leave out /locks"), "{told}");
         }
-        assert!(client("http://a", Some("two\nlines")).is_err());
+        let told = client("http://a", Some("two\nlines")).unwrap_err();
+        assert!(told.starts_with("the API key has a line break: "), "{told}");
+        let told = client("http://a", Some("a\0b")).unwrap_err();
+        assert!(told.starts_with("the API key has a control character"), "{told}");
         let told = client("http://jane:secret@a", None).unwrap_err();
         assert!(told.contains("`...@a` is not the URL of a service"), "{told}");
     }

@@ -10,7 +10,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
-    AlertDescription, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -97,6 +97,13 @@ pub(super) fn lives_without(error: &(dyn Error + 'static)) -> bool {
 pub(super) fn in_words(error: &(dyn Error + 'static)) -> Option<String> {
     let told = match fault(error)? {
         rustls::Error::InvalidMessage(_) => "no TLS is spoken there: is it http://?",
+        // The second is of an authority with the name of a trusted one, and another key.
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => {
+            "its certificate is not signed by an authority that is trusted here: name the file of \
+             that authority (--ca, LOCKKEEPER_CA)"
+        }
         rustls::Error::InvalidCertificate(why) if format!("{why:?}").contains(CA_AS_LEAF) => {
             "its certificate is that of an authority: make it with `openssl req -x509 -addext \
              basicConstraints=critical,CA:FALSE`, or sign one with it"

@@ -28,11 +28,13 @@ use crate::lock::lease::LockStatus;
 use crate::lock::leases::Why;
 use crate::lock::locks::Locks;
 use crate::lock::watched;
+use crate::metrics::Metrics;
 use crate::server::admission::{Admission, MOST_WAITING};
 use crate::server::certificates::nodes;
 use crate::server::connection::Acceptor;
 use crate::server::stores::store_settings;
 use crate::store;
+use crate::store::StoreSettings;
 
 pub(crate) use crate::server::certificates::Certificates;
 pub(crate) use crate::server::controls::Controls;
@@ -94,25 +96,8 @@ impl Server {
     ///
     /// [`StartError`] says in one sentence what is wrong.
     pub fn open(mut config: Config, addresses: &[Address]) -> Result<Self, StartError> {
-        let distant = addresses.iter().find(|address| !address.is_local());
-        if let Some(address) = distant
-            && config.api_keys.is_empty()
-            && (!config.allow_anonymous || config.allowed_hosts.is_empty())
-        {
-            return Err(StartError::Setting(format!(
-                "{address} can be reached from other machines, and there are no [[api_keys]]: \
-                 add some, listen on 127.0.0.1, or set `allow_anonymous = true` and, against web \
-                 pages, `allowed_hosts` to the host names that clients use (\"localhost\" if only \
-                 IP addresses)"
-            )));
-        }
-        let operators = if config.admin_listen.is_some() { OPERATORS } else { 0 };
-        let connections = connections(config.limits.connections, operators)?;
-        let tls = nodes(&config.redis.tls).map_err(StartError::Setting)?;
-        let settings = store_settings(&config, &tls);
-        let mut metrics = settings.metrics();
-        let certificates = Certificates::load(&config, tls, &mut metrics);
-        let certificates = Arc::new(certificates.map_err(StartError::Setting)?);
+        let Foundation { connections, settings, metrics, certificates } =
+            Foundation::new(&config, addresses)?;
         let metrics = Arc::new(metrics);
         let store = store::open(settings, metrics.clone())?;
         let held = metrics.clone();
@@ -148,6 +133,16 @@ impl Server {
             },
         });
         Ok(Self { app, config, connections, certificates })
+    }
+
+    /// Checks all that [`open`](Self::open) refuses, without a store's files or network: an embedded
+    /// store may be in use. Called in a runtime, whose tasks need not run.
+    pub(crate) fn check(config: &Config, addresses: &[Address]) -> Result<(), StartError> {
+        let Foundation { settings, metrics, .. } = Foundation::new(config, addresses)?;
+        if !matches!(settings, StoreSettings::Embedded(..)) {
+            store::open(settings, Arc::new(metrics))?;
+        }
+        Ok(())
     }
 
     /// What can be changed while the service runs.
@@ -283,6 +278,39 @@ impl Server {
                 None => return,
             }
         }
+    }
+}
+
+/// The parts of a service that only its settings and this machine decide.
+struct Foundation {
+    connections: usize,
+    settings: StoreSettings,
+    metrics: Metrics,
+    certificates: Arc<Certificates>,
+}
+
+impl Foundation {
+    fn new(config: &Config, addresses: &[Address]) -> Result<Self, StartError> {
+        let distant = addresses.iter().find(|address| !address.is_local());
+        if let Some(address) = distant
+            && config.api_keys.is_empty()
+            && (!config.allow_anonymous || config.allowed_hosts.is_empty())
+        {
+            return Err(StartError::Setting(format!(
+                "{address} can be reached from other machines, and there are no [[api_keys]]: \
+                 add some, listen on 127.0.0.1, or set `allow_anonymous = true` and, against web \
+                 pages, `allowed_hosts` to the host names that clients use (\"localhost\" if only \
+                 IP addresses)"
+            )));
+        }
+        let operators = if config.admin_listen.is_some() { OPERATORS } else { 0 };
+        let connections = connections(config.limits.connections, operators)?;
+        let tls = nodes(&config.redis.tls).map_err(StartError::Setting)?;
+        let settings = store_settings(config, &tls);
+        let mut metrics = settings.metrics();
+        let certificates = Certificates::load(config, tls, &mut metrics);
+        let certificates = Arc::new(certificates.map_err(StartError::Setting)?);
+        Ok(Self { connections, settings, metrics, certificates })
     }
 }
 

@@ -175,6 +175,8 @@ struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     fn new(exec: &'a Exec) -> Result<Self, String> {
         let Words { key, command, name } = Words::parse(&exec.words, exec.command.as_deref())?;
+        // Before a lease is asked for.
+        processes::own_program().map_err(|error| error.to_string())?;
         let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(&name));
         let terms = Terms::new(exec.ttl, exec.kill_after)?;
         let owner = Owner::parse(&owner).map_err(|error| error.to_string())?;

@@ -12,7 +12,13 @@ const MAX_FOUND: usize = 10_000;
 
 /// This program, even if its file has been replaced.
 pub(crate) fn own_program() -> io::Result<PathBuf> {
-    Ok(PathBuf::from("/proc/self/exe"))
+    let program = PathBuf::from("/proc/self/exe");
+    let found = fs::read_link(&program);
+    found.map_err(|error| {
+        let why = format!("mount /proc, which this command needs: /proc/self/exe: {error}");
+        io::Error::new(error.kind(), why)
+    })?;
+    Ok(program)
 }
 
 /// Keeps huge pages out of this process from now on: of a block of 8 KiB with 100 bytes in use, the

@@ -7,6 +7,7 @@ use crate::api::api_keys;
 use crate::exec::proxy::{Mode, Proxy};
 use crate::exec::{Going, HOLDER, Ran, Stage, exec};
 use crate::support::NOWHERE;
+use crate::support::process::{BINARY, command};
 
 const SILENT: &str = "";
 
@@ -187,6 +188,10 @@ fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
     };
     assert_eq!(named(&file), ends(0, SILENT));
     assert!(named(&empty).err.contains("has no API key"));
+    std::fs::write(&empty, "secret\nother\n").unwrap();
+    let told = "lockkeeper: the API key has a line break: set LOCKKEEPER_API_KEY, or the file of \
+                --api-key-file, to one line\n";
+    assert_eq!(named(&empty), ends(125, told));
     assert!(named(Path::new("/dev/zero")).err.contains("it has more than 4096 bytes"));
     assert!(named(Path::new("/no/such/file")).err.contains("the API key in /no/such/file cannot"));
     let ran =
@@ -194,6 +199,36 @@ fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
     let ran = Ran::of(ran.unwrap());
     assert_eq!(ran.code, Some(125));
     assert_eq!(ran.err, "lockkeeper: a TTL has to be 100ms to 24h\n");
+}
+
+#[test]
+fn an_empty_variable_is_an_absent_one() {
+    let stage = Stage::new();
+    let names = ["API_KEY_FILE", "API_KEY", "CA", "CERT", "CERT_KEY", "TOKEN_PREFIX", "PLAIN_HTTP"];
+    let mut exec = stage.exec(&["key", "true"]);
+    exec.envs(names.map(|name| (format!("LOCKKEEPER_{name}"), "")));
+    assert_eq!(Ran::of(exec.output().unwrap()), ends(0, SILENT));
+    // The usual service, which may be there by chance.
+    let mut exec = stage.exec(&["-n", "key", "true"]);
+    let ran = Ran::of(exec.env("LOCKKEEPER_URL", "").output().unwrap());
+    assert!(ran.code == Some(0) || ran.err.contains("http://127.0.0.1:8080"), "{ran:?}");
+    let mut serve = command(BINARY);
+    let output = serve.args(["config"]).env("LOCKKEEPER_CONFIG", "").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut release = command(BINARY);
+    release.args(["release", "key"]).env("LOCK_TOKEN", "");
+    let ran = Ran::of(release.output().unwrap());
+    assert_eq!(ran, ends(125, "lockkeeper: no lease token: set LOCK_TOKEN or --token-file\n"));
+}
+
+#[test]
+fn a_host_without_proc_is_told_before_a_lease_is_asked_for() {
+    let mut shell = command("unshare");
+    let script = "mount -t tmpfs none /proc && exec \"$0\" exec key true";
+    shell.args(["-m", "sh", "-c", script, BINARY]);
+    let ran = Ran::of(shell.env("LOCKKEEPER_URL", format!("http://{NOWHERE}")).output().unwrap());
+    assert_eq!(ran.code, Some(125), "{ran:?}");
+    assert!(ran.err.starts_with("lockkeeper: mount /proc, which this command needs: "), "{ran:?}");
 }
 
 #[test]

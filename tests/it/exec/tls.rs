@@ -27,12 +27,18 @@ async fn https_reaches_a_service_whose_certificate_is_trusted_and_no_other() {
         let ran = Ran::of(trusting.output().unwrap());
         assert_eq!((ran.code, &*ran.err), (Some(0), ""));
     }
+    // Of the same name, and of another one.
     let other = Certificates::make();
-    let mut doubting = exec(&format!("https://{address}"), &["-n", "key", "true"]);
-    doubting.env("SSL_CERT_FILE", other.path("ca.pem"));
-    let ran = Ran::of(doubting.output().unwrap());
-    assert_eq!(ran.code, Some(69));
-    assert!(ran.err.contains("invalid peer certificate"), "{}", ran.err);
+    let (strange, key) = (other.path("strange.pem"), other.path("strange.key"));
+    self_signed(&strange, &key);
+    for trusted in [other.path("ca.pem"), strange] {
+        let mut doubting = exec(&format!("https://{address}"), &["-n", "key", "true"]);
+        let ran = Ran::of(doubting.env("SSL_CERT_FILE", trusted).output().unwrap());
+        assert_eq!(ran.code, Some(69));
+        let told = "is not signed by an authority that is trusted here: name the file of that \
+                    authority (--ca, LOCKKEEPER_CA)";
+        assert!(ran.err.contains(told), "{}", ran.err);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,14 +51,19 @@ async fn a_fault_of_tls_that_people_can_mend_is_told_in_words() {
     // What `openssl req -x509` makes is the certificate of an authority.
     let certificates = Certificates::make();
     let (pem, key) = (certificates.path("server.pem"), certificates.path("server.key"));
-    let words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    let mut openssl = command("openssl");
-    openssl.args(words).args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]);
-    succeeds(openssl.args(["-out"]).arg(&pem).arg("-keyout").arg(&key));
+    self_signed(&pem, &key);
     let (address, _serving) = secured(stage.service.http().address, &certificates).await;
     let mut trusting = exec(&format!("https://{address}"), &["-n", "key", "true"]);
     let ran = Ran::of(trusting.env("SSL_CERT_FILE", &pem).output().unwrap());
     assert!(ran.code == Some(69) && ran.err.contains("is that of an authority"), "{ran:?}");
+}
+
+/// Makes the certificate of an authority that is also that of a server on this machine.
+fn self_signed(pem: &str, key: &str) {
+    let words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let mut openssl = command("openssl");
+    openssl.args(words).args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    succeeds(openssl.args(["-out", pem, "-keyout", key]));
 }
 
 /// Speaks TLS for a service, until it is dropped.

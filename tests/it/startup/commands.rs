@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 
 use crate::startup::{run, text};
+use crate::support::certificates::Certificates;
 use crate::support::{NOWHERE, Process};
 
 #[test]
@@ -58,6 +59,85 @@ fn config_prints_a_settings_file_with_the_same_meaning() {
         shown.lines().map(|line| line.split(" # ").next().unwrap().trim().to_owned()).collect()
     };
     assert_eq!(values(&first), values(&second));
+}
+
+#[test]
+fn a_check_of_the_settings_refuses_what_serve_refuses_and_is_silent_otherwise() {
+    let directory = tempfile::tempdir().unwrap();
+    let no_directory = directory.path().join("no/such.sock").display().to_string();
+    let file = directory.path().join("file").display().to_string();
+    std::fs::write(&file, "").unwrap();
+    let [certificates, others] = [Certificates::make(), Certificates::make()];
+    let (pem, key) = (certificates.path("server.pem"), others.path("server.key"));
+    let tls = |certificate: &str, key: &str| {
+        vec![
+            ("LOCKKEEPER_TLS_CERTIFICATE", certificate.to_owned()),
+            ("LOCKKEEPER_TLS_KEY", key.to_owned()),
+        ]
+    };
+    let one = |name: &'static str, value: &str| vec![(name, value.to_owned())];
+    for (variables, expected) in [
+        (tls("/no/such.pem", "/no/such.key"), "`tls.certificate`: cannot read /no/such.pem: "),
+        (tls(&pem, &key), "is not the key of the certificate in"),
+        (one("LOCKKEEPER_LISTEN", "0.0.0.0:0"), "and there are no [[api_keys]]: add some"),
+        (one("LOCKKEEPER_ADMIN_LISTEN", "0.0.0.0:0"), "and there are no [[api_keys]]"),
+        (one("LOCKKEEPER_LISTEN", "192.0.2.123:8080"), "cannot listen on 192.0.2.123:8080"),
+        (one("LOCKKEEPER_LISTEN", "no-such-host.invalid:8080"), "(setting `listen`): "),
+        (one("LOCKKEEPER_LISTEN", &format!("unix:{no_directory}")), "(setting `listen`): "),
+        (one("LOCKKEEPER_ADMIN_LISTEN", &format!("unix:{file}")), "the file is no socket"),
+        (one("LOCKKEEPER_STORE", "redis-cluster://a:1/1"), "a Cluster has only database 0"),
+        (one("LOCKKEEPER_STORE", "redis://a:1 redis://b:x"), "`store` is not a Redis URL"),
+        (one("LOCKKEEPER_TTL_MIN", "soon"), "`soon` is not a duration"),
+    ] {
+        let mut variables: Vec<_> =
+            variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        if variables.iter().all(|(name, _)| *name != "LOCKKEEPER_LISTEN") {
+            variables.push(("LOCKKEEPER_LISTEN", "127.0.0.1:0"));
+        }
+        let checked = run(&["config", "--check"], &variables);
+        assert!(text(&checked.stderr).contains(expected), "{checked:?}");
+        assert_eq!(text(&checked.stderr).lines().count(), 1, "{checked:?}");
+        assert_eq!(checked.status.code(), Some(1), "{checked:?}");
+        // In the same words, but for a port that the system has chosen.
+        let served = run(&["serve"], &variables);
+        let words = |told: &[u8]| text(told).replace(char::is_numeric, "");
+        assert_eq!(words(&served.stderr), words(&checked.stderr));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_of_the_settings_of_a_service_that_runs_finds_no_fault() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    let service = Process::start(&store, &[]);
+    let address = service.http().address.to_string();
+    let nodes = "redis://127.0.0.1:1 redis://127.0.0.1:2 redis://127.0.0.1:3";
+    for store in [&store, nodes, "redis-sentinel://127.0.0.1:1/m", "redis-cluster://127.0.0.1:1"] {
+        let variables = [("LOCKKEEPER_STORE", store), ("LOCKKEEPER_LISTEN", &address)];
+        let checked = run(&["config", "--check"], &variables);
+        assert!(checked.status.success(), "{store}: {checked:?}");
+        assert!(checked.stdout.is_empty() && checked.stderr.is_empty(), "{store}: {checked:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn healthcheck_asks_the_service_of_the_url_unless_a_flag_says_where_it_listens() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Process::start(&format!("embedded:{}", directory.path().display()), &[]);
+    let url = service.http().url();
+    let address = service.http().address.to_string();
+    let nowhere = format!("http://{NOWHERE}");
+    for (arguments, variables, code) in [
+        (&["healthcheck"][..], [("LOCKKEEPER_URL", &*url), ("LOCKKEEPER_LISTEN", NOWHERE)], 0),
+        // Empty variables are absent.
+        (&["healthcheck"], [("LOCKKEEPER_URL", ""), ("LOCKKEEPER_LISTEN", &*address)], 0),
+        (&["healthcheck"], [("LOCKKEEPER_URL", &*nowhere), ("LOCKKEEPER_LISTEN", &*address)], 1),
+        (&["healthcheck", "--url", &url], [("LOCKKEEPER_URL", &*nowhere); 2], 0),
+        (&["healthcheck", "--listen", &address], [("LOCKKEEPER_URL", &*nowhere); 2], 0),
+    ] {
+        let output = run(arguments, &variables);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} {variables:?}: {output:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,7 +71,7 @@ final class LockkeeperServiceProvider extends ServiceProvider
     public static function client(array $config): LockClient
     {
         return new LockClient(
-            $config['url'] ?? 'http://127.0.0.1:8080',
+            ($config['url'] ?? '') ?: 'http://127.0.0.1:8080', // `env()` of an empty variable is empty.
             $config['api_key'] ?? null,
             php: $config['php'] ?? null,
         );
