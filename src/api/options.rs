@@ -193,7 +193,9 @@ impl Options {
         }
         let Some(Value::String(text)) = self.find(query) else { return Ok(None) };
         let bad = || {
-            let detail = format!("`{query}` is a number and ms, s, m, h or d: `{query}=30s`");
+            let detail = format!(
+                "`{query}` is a number and ms, s, m, h or d: `{query}=30s`, `{query}=1h30m`"
+            );
             ApiError::invalid(query, detail)
         };
         let duration = parse_duration(text).ok_or_else(bad)?;

@@ -314,7 +314,7 @@ impl<'de> Deserialize<'de> for Span {
         let span = value.as_str().and_then(parse_duration).map(Self);
         span.ok_or_else(|| {
             let (text, form) = match value.as_str() {
-                Some(text) => (text.to_owned(), "ms, s, m, h or d, as in 30s"),
+                Some(text) => (text.to_owned(), "ms, s, m, h or d, as in 30s or 1h30m"),
                 None => (value.to_string(), "ms, s, m, h or d in quotes, as \"30s\""),
             };
             D::Error::custom(format!("`{text}` is not a duration: write a number and {form}"))

@@ -144,27 +144,41 @@ pub fn wall_clock_micros() -> u64 {
 }
 
 /// Parses a duration of settings, queries and the command line: a number and `ms`, `s`, `m`, `h` or
-/// `d`; a bare number is seconds. Like `flock` and `timeout` it knows fractions (`0.2`, `1.5m`), and
-/// cuts what is too long. Fractions are rounded up to milliseconds: zero has a meaning of its own.
+/// `d`, or several of them, as in `1h30m`; a bare number is seconds. Like `flock` and `timeout` it
+/// knows fractions (`0.2`, `1.5m`), and cuts what is too long. Fractions are rounded up to
+/// milliseconds: zero has a meaning of its own.
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let is_unit = |letter: char| !letter.is_ascii_digit() && letter != '.';
-    let (number, unit) = text.split_at(text.find(is_unit).unwrap_or(text.len()));
-    let unit_ms = match unit {
-        "ms" => 1,
-        "" | "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
+    let is_number = |letter: char| letter.is_ascii_digit() || letter == '.';
+    let (mut rest, mut ms) = (text, 0_u64);
+    loop {
+        let (number, after) = rest.split_at(rest.find(|one| !is_number(one)).unwrap_or(rest.len()));
+        let (unit, after) = after.split_at(after.find(is_number).unwrap_or(after.len()));
+        let unit_ms = match unit {
+            "ms" => 1,
+            "" if rest == text => 1_000,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return None,
+        };
+        ms = ms.saturating_add(number_ms(number, unit_ms)?);
+        if after.is_empty() {
+            return Some(Duration::from_millis(ms));
+        }
+        rest = after;
+    }
+}
+
+/// A number of a unit, in milliseconds.
+fn number_ms(number: &str, unit_ms: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
         return None;
     }
     // Digits that cannot be parsed are too many.
     let whole = if whole.is_empty() { 0 } else { whole.parse().unwrap_or(u64::MAX) };
-    let ms = whole.saturating_mul(unit_ms).saturating_add(fraction_ms(fraction, unit_ms));
-    Some(Duration::from_millis(ms))
+    Some(whole.saturating_mul(unit_ms).saturating_add(fraction_ms(fraction, unit_ms)))
 }
 
 /// A duration in the form that [`parse_duration`] reads, by the largest unit that divides it; a day
@@ -190,7 +204,7 @@ mod tests {
     use super::{parse_duration, shortest};
 
     #[test]
-    fn a_duration_is_a_number_and_one_unit() {
+    fn a_duration_is_numbers_with_units() {
         for (text, ms) in [
             ("30", 30_000),
             ("500ms", 500),
@@ -207,6 +221,9 @@ mod tests {
             ("0.1ms", 1),
             ("0.0000000000000000000000000000000000001", 1),
             ("0.0", 0),
+            ("1h30m", 5_400_000),
+            ("1d2h3m4s5ms", 93_784_005),
+            ("1m1.5s", 61_500),
             ("99999999999999999999", u64::MAX),
             ("18446744073709551615d", u64::MAX),
         ] {
@@ -217,7 +234,10 @@ mod tests {
         {
             assert_eq!(shortest(Duration::from_millis(ms)), text);
         }
-        for text in ["", "s", ".", ".s", "1.2.3", "1D", "1e3", "-1", "+1", "1 s", "1m30s", "inf"] {
+        for text in ["", "s", ".", ".s", "1.2.3", "1D", "1e3", "-1", "+1", "1 s", "inf"] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+        for text in ["1m30", "1m s", "1m-30s", "1m.s", "m30s", "1h 30m", "1h30x"] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
     }

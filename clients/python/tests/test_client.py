@@ -50,11 +50,11 @@ class WithService(unittest.TestCase):
 class Durations(unittest.TestCase):
     def test_all_forms(self):
         for given, expected in [(30, 30), (0.5, 0.5), ("30s", 30), ("1.5m", 90), ("5d", 432000), ("250ms", 0.25),
-                                ("2h", 7200), ("7", 7), (timedelta(minutes=1), 60), (0, 0)]:
+                                ("2h", 7200), ("7", 7), ("1h30m", 5400), ("1m1.5s", 61.5), (timedelta(minutes=1), 60), (0, 0)]:
             self.assertAlmostEqual(seconds(given), expected)
 
     def test_nonsense(self):
-        for given in ["", "s", "-1s", "1 s", "1e3", "inf", "30S", "٣s", "1s\n", -1, float("nan"), float("inf"),
+        for given in ["", "s", "-1s", "1 s", "1e3", "inf", "30S", "٣s", "1s\n", "1m30", "1m s", -1, float("nan"), float("inf"),
                       timedelta(seconds=-1)]:
             with self.assertRaises(ValueError, msg=repr(given)):
                 seconds(given)
@@ -68,6 +68,11 @@ class Settings(WithService):
         os.environ.update(LOCKKEEPER_URL="http://nowhere.invalid", LOCKKEEPER_API_KEY="of the environment")
         LockClient(self.fake.url, api_key="of the argument").get("k")
         self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer of the argument")
+
+    def test_an_empty_variable_is_an_absent_one(self):
+        os.environ.update(LOCKKEEPER_API_KEY_FILE="", LOCKKEEPER_API_KEY="", LOCKKEEPER_CA="")
+        LockClient(self.fake.url).get("k")
+        self.assertNotIn("Authorization", self.fake.seen[-1][2])
 
     def test_the_environment(self):
         os.environ.update(LOCKKEEPER_URL=self.fake.url, LOCKKEEPER_API_KEY="secret\n")

@@ -2,17 +2,20 @@
 
 import { uptime } from 'node:os';
 
-/** A number of seconds, or a text such as '500ms', '30s', '1.5m', '2h', '5d'. Never a number of milliseconds. */
+/** A number of seconds, or a text such as '500ms', '30s', '1.5m', '1h30m', '5d'. Never a number of milliseconds. */
 export type Duration = number | string;
 
 const UNITS: Record<string, number> = { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5, '': 1e3 };
 
 /** A duration in milliseconds. */
 export function millis(name: string, duration: Duration): number {
-    const [, digits, unit] = /^(\d+\.?\d*|\.\d+)(ms|s|m|h|d|)$/.exec(String(duration)) ?? [];
-    const ms = typeof duration === 'number' ? duration * 1e3 : Number(digits) * UNITS[unit ?? '']!;
+    const text = String(duration);
+    const parts = /^(\d+\.?\d*|\.\d+)$/.test(text) ? [[text, text, '']] : [...text.matchAll(/(\d+\.?\d*|\.\d+)(ms|s|m|h|d)/g)];
+    const isWhole = text !== '' && parts.map(([part]) => part).join('') === text;
+    const sum = parts.reduce((ms, [, digits, unit]) => ms + Number(digits) * UNITS[unit!]!, 0);
+    const ms = typeof duration === 'number' ? duration * 1e3 : isWhole ? sum : NaN;
     if (ms >= 0 && (ms < Infinity || name === 'wait')) return ms;
-    throw new TypeError(`${name}: '${duration}' is no duration: a number is seconds; or write '500ms', '30s', '1.5m'`);
+    throw new TypeError(`${name}: '${duration}' is no duration: a number is seconds; or write '500ms', '30s', '1h30m'`);
 }
 
 const STEP = process.platform === 'linux' ? 50 : 1500; // More than the steps of uptime().

@@ -51,7 +51,7 @@ const until = async (check) => {
 const isLost = (cause) => (error) => error instanceof LeaseLost && error.cause === cause && error.key === 'a';
 
 test('the result of the work comes back, and the lease is released by its number', async () => {
-    const result = await client.withLock('a/b c', { ttl: '1.5m', slots: 3 }, ({ fencingToken, stillMine, key }) => {
+    const result = await client.withLock('a/b c', { ttl: '1m30s', slots: 3 }, ({ fencingToken, stillMine, key }) => {
         assert.equal(key, 'a/b c');
         assert.ok(stillMine() && stillMine('60s') && !stillMine('2m'));
         assert.equal(service.held.get(key).number, fencingToken);
@@ -66,7 +66,7 @@ test('the result of the work comes back, and the lease is released by its number
 });
 
 test('arguments that make no sense are refused before anything is asked', async () => {
-    for (const ttl of ['30 s', '5x', -1, NaN, Infinity, null, '1e3', '']) await assert.rejects(client.tryLock('a', { ttl }), TypeError, `${ttl}`);
+    for (const ttl of ['30 s', '5x', '1m30', '1m 30s', -1, NaN, Infinity, null, '1e3', '']) await assert.rejects(client.tryLock('a', { ttl }), TypeError, `${ttl}`);
     for (const slots of [NaN, Infinity, 1.5, '2']) await assert.rejects(client.tryLock('a', { slots }), TypeError, `${slots}`);
     await assert.rejects(client.tryLock('a', { tll: 5 }), /unknown option 'tll'/);
     await assert.rejects(client.withLock('a', {}), TypeError);

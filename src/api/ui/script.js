@@ -118,8 +118,9 @@ const may = what => !status || status.caller.may.includes(what);
 // The filter, in the URL behind `#`, so that no log has it.
 let filter = {};
 const spanOf = text => {
-  const found = /^(\d+(?:\.\d+)?)(ms|s|m|h|d)?$/.exec(text);
-  return found ? found[1] * { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5 }[found[2] || 's'] : NaN;
+  if (!/^\d+(\.\d+)?$|^(\d+(\.\d+)?(ms|s|m|h|d))+$/.test(text)) return NaN;
+  const parts = [...text.matchAll(/([\d.]+)([a-z]*)/g)];
+  return parts.reduce((ms, [, digits, unit]) => ms + digits * { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5 }[unit || 's'], 0);
 };
 const compare = (text, parse) => {
   const [, sign, rest] = /^(>=|<=|>|<|=)?(.*)$/.exec(text), limit = parse(rest);

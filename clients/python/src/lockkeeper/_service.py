@@ -33,16 +33,17 @@ def now() -> float:
 
 
 def seconds(duration: Duration) -> float:
-    """Reads a number of seconds, a timedelta, or a text such as "30s" or "1.5m"."""
+    """Reads a number of seconds, a timedelta, or a text such as "30s", "1.5m" or "1h30m"."""
     if isinstance(duration, str):
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", duration)
-        value = float(found[1]) * UNITS[found[2]] if found else -1.0
+        found = re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+|[0-9]+(?:\.[0-9]+)?", duration)
+        parts = re.findall(r"([0-9.]+)([a-z]*)", duration)
+        value = sum(float(number) * UNITS[unit] for number, unit in parts) if found else -1.0
     elif isinstance(duration, bool) or not isinstance(duration, (int, float, timedelta)):
         raise TypeError("a duration is a number of seconds, a timedelta or a text: %r" % (duration,))
     else:
         value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
     if not 0 <= value < 1e9:
-        raise ValueError("expected seconds, or a number and ms, s, m, h or d, as in 30s: %r" % (duration,))
+        raise ValueError("expected seconds, or a number and ms, s, m, h or d, as in 30s or 1h30m: %r" % (duration,))
     return value
 
 
