@@ -5,7 +5,7 @@ mod status;
 mod terraform;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::lock::error::Effect;
 use crate::lock::hold::HoldEvent;
@@ -132,15 +132,15 @@ impl<'a> EventBody<'a> {
 }
 
 /// The lease that a forced release ended; of several the first.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct TakenBody {
-    key: String,
+    pub(crate) key: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<String>,
+    pub(crate) owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fencing_token: Option<u64>,
+    pub(crate) fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    holders: Option<usize>,
+    pub(crate) holders: Option<usize>,
 }
 
 impl TakenBody {

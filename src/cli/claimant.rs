@@ -2,6 +2,7 @@
 
 mod progress;
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,12 +12,15 @@ use crate::cli::clock::Moment;
 use crate::cli::exit;
 use crate::cli::exit::Failure;
 use crate::cli::remote::duration;
+use crate::cli::table::{Holding, whose};
 use crate::cli::voice::Voice;
-use crate::client::{Client, ClientError, Granted, LeaseId, Wish};
+use crate::client::{Client, ClientError, Granted, LeaseId, Refusal, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::slots::Slots;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
+
+pub(super) use crate::cli::claimant::progress::Course;
 
 /// The pause between failed attempts.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
@@ -48,7 +52,7 @@ pub(super) struct Contention {
     /// Do not wait.
     #[arg(short, long, aliases = ["nonblocking", "nb"], conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait at most this long, as in 10, 0.5 or 5m [default: forever].
+    /// Wait at most this long, as in 10, 0.5 or 1h30m [default: forever].
     #[arg(
         short,
         long,
@@ -89,6 +93,13 @@ pub(super) struct Claimant {
     pub(super) token: LeaseToken,
     pub(super) wish: Wish,
     pub(super) voice: Voice,
+    pub(super) course: Course,
+}
+
+/// A sentence with the key that it is about, unless it has that already.
+pub(super) fn about(key: &LockKey, what: impl Display) -> String {
+    let (key, what) = (format!("'{key}'"), what.to_string());
+    if what.contains(&key) { what } else { format!("{key}: {what}") }
 }
 
 impl Claimant {
@@ -103,7 +114,7 @@ impl Claimant {
         tokio::select! {
             biased;
             acquired = self.attempts(began, wait) => {
-                self.voice.draw("");
+                self.voice.draw(|_| String::new());
                 acquired
             }
             never = self.report(wait.map(|wait| began.after(wait))) => match never {},
@@ -139,12 +150,14 @@ impl Claimant {
                     unsure &= !busy;
                     if left().is_zero() || busy && refusal.mine {
                         // The service is there, so a quota is no reason to go on without it.
-                        let code = if busy { exit::BUSY } else { exit::INTERNAL };
-                        break Failure { code, why: refusal.detail };
+                        break match busy {
+                            true => Failure { code: exit::BUSY, why: refused(&self.key, &refusal) },
+                            false => refusal.detail.into(),
+                        };
                     }
                     (silent_since, patience) = (None, SILENCE_IN_LINE);
                     if !busy {
-                        self.voice.tell(|| refusal.detail);
+                        self.voice.tell(|| about(&self.key, refusal.detail));
                     }
                     sleep(sent.after(PAUSE).left()).await;
                     continue;
@@ -182,13 +195,13 @@ impl Claimant {
             if silent_since.get_or_insert(since).after(patience).has_come() {
                 break Failure { code: exit::UNREACHABLE, why };
             }
-            self.voice.tell(|| why);
+            self.voice.tell(|| about(&self.key, why));
             sleep(sent.after(PAUSE).left()).await;
         };
         if unsure {
             self.leave().await;
         }
-        Err(why)
+        Err(Failure { why: about(&self.key, why.why), ..why })
     }
 
     /// Waits after a request that was superseded: an earlier one of this claim may have arrived late.
@@ -233,6 +246,21 @@ impl Claimant {
     pub(super) fn lease(&self, fencing_token: Option<FencingToken>) -> LeaseId<'_> {
         LeaseId { key: &self.key, token: &self.token, fencing_token }
     }
+}
+
+/// A refusal because the key is held, in words.
+fn refused(key: &LockKey, refusal: &Refusal) -> String {
+    if !refusal.is(Code::LockHeld) || refusal.mine {
+        return refusal.detail.clone();
+    }
+    let holding = Holding {
+        whose: whose(refusal.owner.as_deref(), refusal.holders, refusal.slots),
+        held_ms: refusal.held_ms,
+        ttl_ms: refusal.retry_after_ms,
+    };
+    let waiters = refusal.waiters.filter(|waiters| *waiters > 0);
+    let line = waiters.map_or_else(String::new, |waiters| format!("; {waiters} in line"));
+    format!("'{key}' is {holding}{line}")
 }
 
 fn slots(text: &str) -> Result<Slots, String> {

@@ -55,11 +55,11 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Reports the reason and returns the exit code; `busy` if another client holds the key, which
-    /// is reported to people only: on a terminal, or to a verbose voice.
+    /// Reports the reason and returns the exit code; `busy` if another client holds the key. If that
+    /// is 0, as suits cron, it is reported to people only: on a terminal, or to a verbose voice.
     pub(super) fn say(self, voice: Voice, busy: u8) -> u8 {
         if self.code == BUSY {
-            if voice.draws() || voice.tells() {
+            if busy != 0 || voice.draws() || voice.tells() {
                 voice.complain(|| self.why);
             }
             return busy;

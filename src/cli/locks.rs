@@ -13,19 +13,20 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::claimant::{Claimant, Contention, PAUSE};
+use crate::cli::claimant::{Claimant, Contention, Course, PAUSE, about};
 use crate::cli::exit::Failure;
 use crate::cli::locks::look::{Get, List};
 use crate::cli::remote::{Remote, duration, key};
 use crate::cli::signals::Signals;
 use crate::cli::table::json_line;
-use crate::cli::{exit, runtime, voice};
+use crate::cli::terminal::plain;
+use crate::cli::{exit, owner, runtime, voice};
 use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::{Code, StatusBody};
+use crate::wire::{Code, StatusBody, TakenBody};
 
 /// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
@@ -55,9 +56,9 @@ pub(super) struct Acquire {
     /// TTL of the lease [default: the service's].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
-    /// Name of the holder, shown to others.
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    owner: String,
+    /// Name of the holder, shown to others; by default USER@HOST:PID CALLER.
+    #[arg(long, value_name = "TEXT")]
+    owner: Option<String>,
     /// Use the token in this file (- is standard input); if there is no such file, a new token is
     /// written to it.
     #[arg(long, value_name = "FILE")]
@@ -119,7 +120,13 @@ pub(super) struct Shown {
 
 pub(super) fn run(verb: &LockCommand) -> u8 {
     let remote = &verb.shown().remote;
-    runtime::command(remote.voice(), async { verb.run(remote.client()?).await })
+    runtime::command(remote.voice(), async {
+        let done = verb.run(remote.client()?).await;
+        done.map_err(|Failure { code, why }| match verb.key() {
+            Some(key) => Failure { code, why: about(key, why) },
+            None => Failure { code, why },
+        })
+    })
 }
 
 /// Prints a line. The reader may be gone.
@@ -136,6 +143,17 @@ impl LockCommand {
             Self::Get(get) => &get.named.shown,
             Self::ForceRelease(forced) => &forced.named.shown,
             Self::List(list) => &list.shown,
+        }
+    }
+
+    fn key(&self) -> Option<&LockKey> {
+        match self {
+            Self::Acquire(acquire) => Some(&acquire.named.key),
+            Self::Refresh(refresh) => Some(&refresh.held.named.key),
+            Self::Release(held) => Some(&held.named.key),
+            Self::Get(get) => Some(&get.named.key),
+            Self::ForceRelease(forced) => Some(&forced.named.key),
+            Self::List(_) => None,
         }
     }
 
@@ -158,7 +176,7 @@ impl LockCommand {
                 }
                 None
             }
-            Self::ForceRelease(forced) => Some(forced.run(&client).await?),
+            Self::ForceRelease(forced) => return forced.run(&client).await,
         };
         let line = body.as_deref().map(json_line).transpose()?;
         line.filter(|_| self.shown().json).map_or(Ok(()), |line| print(&line))?;
@@ -180,16 +198,18 @@ impl Acquire {
             }
             None => self.named.shown.remote.new_token()?,
         };
+        let owner = self.owner.clone().unwrap_or_else(owner::our_caller);
         let claimant = Claimant {
             client,
             key: self.named.key.clone(),
             token,
             wish: Wish {
                 ttl: self.ttl.map(Ttl::lasting),
-                owner: Owner::parse(&self.owner).map_err(|error| error.to_string())?,
+                owner: Owner::parse(&owner).map_err(|error| error.to_string())?,
                 slots: self.contention.slots(),
             },
             voice: self.named.shown.remote.voice(),
+            course: Course::default(),
         };
         let signals = Signals::catch()?;
         let acquired = tokio::select! {
@@ -220,8 +240,24 @@ impl Acquire {
 }
 
 impl ForceRelease {
+    async fn run(&self, client: &Client) -> Result<u8, Failure> {
+        let (key, shown) = (&self.named.key, &self.named.shown);
+        // Only for people: the look may be forbidden.
+        let line = client.inspect(key, Some(1)).await.ok();
+        let forced = self.force(client).await?;
+        if shown.json {
+            return print(&json_line(&forced)?).map(|()| 0);
+        }
+        let status = line.and_then(|line| serde_json::from_str(&line).ok());
+        let told = ended(&serde_json::from_str(&forced)?, status.as_ref());
+        if !shown.remote.is_quiet() {
+            print(&told)?;
+        }
+        Ok(0)
+    }
+
     /// Ends the leases, or the one that a look shows where the service asks for its number.
-    async fn run(&self, client: &Client) -> Result<String, ClientError> {
+    async fn force(&self, client: &Client) -> Result<String, ClientError> {
         let force = |number| client.force_release(&self.named.key, number, self.reason.as_deref());
         let refused = match force(self.fencing_token).await {
             Err(ClientError::Refused(refusal))
@@ -258,6 +294,26 @@ impl Held {
             }
         }
     }
+}
+
+/// Whose lease a forced release has ended, and who is next, by the state of the key just before.
+fn ended(taken: &TakenBody, before: Option<&StatusBody>) -> String {
+    let number = taken.fencing_token.filter(|_| taken.holders.is_none());
+    let number = number.map(|number| format!(", fencing token {number}"));
+    let lease = match (taken.holders, taken.owner.as_deref()) {
+        (Some(holders), _) => format!("{holders} leases"),
+        (None, Some(owner)) => format!("the lease of {}", plain(owner)),
+        (None, None) => "the lease of a holder without a name".to_owned(),
+    };
+    let next = before.map(|status| match status.queue.as_deref() {
+        Some([next, ..]) => {
+            let next = next.owner.as_deref().map_or_else(|| "without a name".to_owned(), plain);
+            format!("; next of {} in line: {next}", status.waiters)
+        }
+        _ => "; nobody waits".to_owned(),
+    });
+    let [number, next] = [number, next].map(Option::unwrap_or_default);
+    format!("ended {lease} on '{}'{number}{next}", plain(&taken.key))
 }
 
 /// Retries while there is no answer. The outcome comes with the number of attempts before it.

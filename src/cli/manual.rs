@@ -22,8 +22,8 @@ const EXAMPLES: [(&str, &[&str]); 13] = [
     (
         "exec",
         &[
-            "lockkeeper exec -n nightly -- /usr/local/bin/report  # not if it runs elsewhere",
-            "lockkeeper exec -w 10m -T 1h deploy/shop -- make deploy  # waits in line",
+            "lockkeeper exec -n nightly -- report.sh  # not if it runs elsewhere",
+            "lockkeeper exec -w 10m -T 1h30m deploy/shop -- make deploy  # in line",
             "lockkeeper exec --slots 3 gpu -- ./train  # three at a time",
         ],
     ),
@@ -149,6 +149,8 @@ mod tests {
         for example in EXAMPLES.iter().flat_map(|(_, examples)| examples.iter()) {
             let typed = example.trim_start_matches("LOCK_TOKEN=$(");
             let words = typed.split([')', '#', '>', '|']).next().unwrap().split_whitespace();
+            // The help of a terminal of 80 columns has them on a line each.
+            assert!(example.len() <= 76, "{example}");
             let parsed = command().try_get_matches_from(words);
             assert!(parsed.is_ok(), "{example}: {}", parsed.unwrap_err());
         }

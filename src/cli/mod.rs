@@ -11,6 +11,7 @@ mod live;
 mod locks;
 mod log;
 mod manual;
+mod owner;
 mod redlock;
 mod reload;
 mod remote;
@@ -26,6 +27,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind::InvalidSubcommand;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::{Shell, generate};
 
@@ -36,6 +38,18 @@ use crate::server::Server;
 
 /// The commands with the exit codes of [`exit`].
 const CLIENTS: &[&str] = &["exec", "acquire", "refresh", "release", "get", "list", "force-release"];
+
+/// Words that other programs have for what these commands do, and the commands.
+const TIPS: &[(&str, &str)] = &[
+    (
+        "lock",
+        "`exec KEY COMMAND` holds a key while COMMAND runs, `acquire KEY` takes it for a script",
+    ),
+    ("unlock", "`release KEY` ends a lease by its token, `force-release KEY` without it"),
+    ("status", "`get KEY` shows a key, `list` those that are held, `healthcheck` asks the service"),
+    ("hold", "`exec KEY COMMAND` holds a key while COMMAND runs; POST /hold is for programs"),
+    ("run", "`exec KEY COMMAND` runs COMMAND while it holds a key, `serve` runs the service"),
+];
 
 /// The settings file of the packages.
 const PACKAGED: &str = "/etc/lockkeeper/lockkeeper.toml";
@@ -200,9 +214,12 @@ fn completions(shell: Shell) -> Result<(), String> {
 
 /// Prints help, a version or a usage error; errors have the exit code of their command.
 fn misused(error: &clap::Error) -> ExitCode {
-    // Standard error may be closed.
-    let _ = error.print();
     let word = std::env::args_os().nth(1).unwrap_or_default();
+    match TIPS.iter().find(|(known, _)| error.kind() == InvalidSubcommand && word == *known) {
+        Some((known, tip)) => voice::last_words(&format!("`{known}` is not a command: {tip}")),
+        // Standard error may be closed.
+        None => drop(error.print()),
+    }
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
         _ if CLIENTS.iter().any(|client| word == *client) => exit::INTERNAL.into(),

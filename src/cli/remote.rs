@@ -124,6 +124,10 @@ impl Remote {
         &self.url
     }
 
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     pub(super) fn voice(&self) -> Voice {
         match (self.quiet, self.verbose) {
             (true, _) => Voice::Quiet,
@@ -144,7 +148,7 @@ pub(super) fn key(text: &str) -> Result<LockKey, String> {
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let expected = "expected a number and ms, s, m, h or d, as in 30s or 0.5";
+    let expected = "expected a number and ms, s, m, h or d, as in 30s, 0.5 or 1h30m";
     parse_duration(text).ok_or_else(|| expected.to_owned())
 }
 

@@ -1,10 +1,11 @@
 //! Output of the verbs: rows of columns or lines of JSON for programs, tables for people.
 
+use std::fmt::{Display, Formatter};
 use std::time::Duration;
 
 use serde::de::IgnoredAny;
 
-use crate::cli::terminal::plain;
+use crate::cli::terminal::{plain, shortened, shortened_apart, width};
 use crate::lock::slots::Slots;
 use crate::wire::{StatusBody, WaiterBody};
 
@@ -12,9 +13,15 @@ const NOTHING: &str = "-";
 
 const GAP: &str = "  ";
 
-/// The heads of columns with texts of clients, and how short such a column may become.
-const TEXTS: [&str; 2] = ["KEY", "OWNER"];
-const LEAST_WIDTH: usize = 9;
+/// The heads of columns with texts of clients.
+const KEY: &str = "KEY";
+const TEXTS: [&str; 2] = [KEY, "OWNER"];
+
+/// The columns below which such a text is not cut.
+pub(super) const LEAST_WIDTH: usize = 9;
+
+/// The columns of a list that people miss least, the first to go first.
+const SPARE: [&str; 2] = ["FENCING TOKEN", "WAITERS"];
 
 /// The state of a key, its columns separated by tabs; keys and owners contain none.
 pub(super) fn row(status: &StatusBody) -> String {
@@ -24,7 +31,7 @@ pub(super) fn row(status: &StatusBody) -> String {
         shown(status.ttl_ms.map(seconds)),
         shown(status.fencing_token),
         status.waiters.to_string(),
-        shown(whose(status)),
+        shown(holder(status)),
     ]
     .join("\t")
 }
@@ -48,13 +55,13 @@ pub(super) fn card(status: &StatusBody, most: usize) -> Vec<String> {
     match status.holders {
         _ if !status.held => (),
         None => {
-            fact("owner", shown(whose(status)));
+            fact("owner", shown(holder(status)));
             fact("held for", shown(status.held_ms.map(span)));
             fact("time left", time_left(status));
             fact("fencing token", shown(status.fencing_token));
         }
         Some(_) => {
-            fact("holders", shown(whose(status)));
+            fact("holders", shown(holder(status)));
             fact("time left", time_left(status));
         }
     }
@@ -75,28 +82,44 @@ pub(super) fn card(status: &StatusBody, most: usize) -> Vec<String> {
     let leases = table(["SLOT", "OWNER", "HELD FOR", "TIME LEFT", "FENCING TOKEN"], leases, most);
     let line = table(["#", "WAITED", "OWNER"], line, most);
     let below = [leases, line].into_iter().filter(|table| table.len() > 1);
-    lines(&facts, &widths(&facts))
-        .into_iter()
+    let names = facts.iter().map(|[name, _]| width(name)).max().unwrap_or_default();
+    let fact = |[name, text]: &[String; 2]| format!("{name:names$}{GAP}{text}");
+    facts
+        .iter()
+        .map(fact)
         .chain(below.flat_map(|table| [String::new()].into_iter().chain(table)))
         .collect()
 }
 
-/// The held keys, for people with a terminal of so many columns.
-pub(super) fn listing(locks: &[StatusBody], most: usize) -> Vec<String> {
-    if locks.is_empty() {
-        return vec!["no key is held".to_owned()];
-    }
+/// What a list shows where a terminal is too narrow for all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Uncut {
+    /// All columns.
+    pub(super) wide: bool,
+    /// Whole keys and owners.
+    pub(super) whole: bool,
+}
+
+/// The held keys, for people with a terminal of so many columns: at least one.
+pub(super) fn listing(locks: &[StatusBody], most: usize, all: Uncut) -> Vec<String> {
     let rows = locks.iter().map(|status| {
-        [
+        vec![
             plain(&status.key),
-            shown(whose(status)),
+            shown(holder(status)),
             shown(status.held_ms.map(span)),
             time_left(status),
             status.waiters.to_string(),
             shown(status.fencing_token),
         ]
     });
-    table(["KEY", "OWNER", "HELD FOR", "TIME LEFT", "WAITERS", "FENCING TOKEN"], rows, most)
+    let heads = vec![KEY, "OWNER", "HELD FOR", "TIME LEFT", "WAITERS", "FENCING TOKEN"];
+    let mut table = Table { heads, rows: rows.collect() };
+    for head in SPARE {
+        if !all.wide && table.columns(&table.widths()) > most {
+            table = table.without(head);
+        }
+    }
+    table.fitted(if all.whole { usize::MAX } else { most })
 }
 
 fn time_left(status: &StatusBody) -> String {
@@ -104,67 +127,131 @@ fn time_left(status: &StatusBody) -> String {
 }
 
 /// The holder of a key, or the number of its holders if they share it.
-pub(super) fn whose(status: &StatusBody) -> Option<String> {
-    match (status.holders, status.slots) {
+pub(super) fn whose(
+    owner: Option<&str>,
+    holders: Option<u64>,
+    slots: Option<u16>,
+) -> Option<String> {
+    match (holders, slots) {
         (Some(holders), Some(slots)) if slots < Slots::MOST.number() => {
             Some(format!("{holders} of {slots}"))
         }
         (Some(holders), _) => Some(format!("{holders} shared")),
-        (None, _) => status.owner.as_deref().map(plain),
+        (None, _) => owner.map(plain),
     }
+}
+
+/// The holder of a key as a sentence has it: times come before a name, which may be long.
+pub(super) struct Holding {
+    pub(super) whose: Option<String>,
+    pub(super) held_ms: Option<u64>,
+    pub(super) ttl_ms: Option<u64>,
+}
+
+impl Holding {
+    pub(super) fn of(status: &StatusBody) -> Self {
+        let (held_ms, ttl_ms) = (status.held_ms, status.ttl_ms);
+        Self { whose: holder(status), held_ms, ttl_ms }
+    }
+}
+
+impl Display for Holding {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str("held")?;
+        if let Some(held) = self.held_ms {
+            write!(f, " for {}", span(held))?;
+        }
+        match self.ttl_ms {
+            Some(ttl) => write!(f, ", {} left", span(ttl))?,
+            None => f.write_str(", no end")?,
+        }
+        self.whose.as_ref().map_or(Ok(()), |whose| write!(f, ", by {whose}"))
+    }
+}
+
+/// The holder of a key that was looked at.
+fn holder(status: &StatusBody) -> Option<String> {
+    whose(status.owner.as_deref(), status.holders, status.slots)
 }
 
 /// A table of at most so many columns of a terminal, if that can be: keys and owners give way.
 fn table<const N: usize>(
-    heads: [&str; N],
+    heads: [&'static str; N],
     rows: impl Iterator<Item = [String; N]>,
     most: usize,
 ) -> Vec<String> {
-    let rows: Vec<_> = [heads.map(str::to_owned)].into_iter().chain(rows).collect();
-    let mut widths = widths(&rows);
-    while widths.iter().sum::<usize>() + GAP.len() * (N - 1) > most {
-        let texts = heads.iter().zip(&mut widths).filter(|(head, _)| TEXTS.contains(head));
-        let longest = texts.map(|(_, width)| width).max();
-        let Some(longest) = longest.filter(|width| **width > LEAST_WIDTH) else { break };
-        *longest -= 1;
+    let rows: Vec<_> = rows.map(|row| row.into_iter().collect()).collect();
+    Table { heads: heads.to_vec(), rows }.fitted(most)
+}
+
+/// A table with any number of columns.
+struct Table {
+    heads: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Without a column.
+    fn without(mut self, head: &str) -> Self {
+        if let Some(at) = self.heads.iter().position(|one| *one == head) {
+            self.heads.remove(at);
+            self.rows.iter_mut().for_each(|row| drop(row.remove(at)));
+        }
+        self
     }
-    lines(&rows, &widths)
-}
 
-fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    std::array::from_fn(|column| width(column).unwrap_or_default())
-}
-
-/// Rows whose columns begin below one another.
-fn lines<const N: usize>(rows: &[[String; N]], widths: &[usize; N]) -> Vec<String> {
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths);
-        let cells = cells.map(|(cell, &width)| format!("{:width$}", shortened(cell, width)));
-        cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
-}
-
-/// A text without its middle if it is longer than `most`: the ends tell keys apart.
-pub(super) fn shortened(text: &str, most: usize) -> String {
-    let length = text.chars().count();
-    if length <= most {
-        return text.to_owned();
+    fn widths(&self) -> Vec<usize> {
+        let width_of = |at: usize| self.rows.iter().map(|row| width(&row[at])).max().unwrap_or(0);
+        self.heads.iter().enumerate().map(|(at, head)| width(head).max(width_of(at))).collect()
     }
-    let begin = text.chars().take((most - 1) / 2);
-    begin.chain(['\u{2026}']).chain(text.chars().skip(length - most / 2)).collect()
+
+    /// The columns that it takes with these widths.
+    fn columns(&self, widths: &[usize]) -> usize {
+        widths.iter().sum::<usize>() + GAP.len() * (widths.len() - 1)
+    }
+
+    /// Its lines, in at most so many columns if keys and owners can give way so far.
+    fn fitted(mut self, most: usize) -> Vec<String> {
+        let mut widths = self.widths();
+        while self.columns(&widths) > most {
+            let texts = self.heads.iter().zip(&mut widths).filter(|(head, _)| TEXTS.contains(head));
+            let longest = texts.map(|(_, width)| width).max();
+            let Some(longest) = longest.filter(|width| **width > LEAST_WIDTH) else { break };
+            *longest -= 1;
+        }
+        for (at, most) in widths.iter().enumerate().filter(|(at, _)| self.heads[*at] == KEY) {
+            let keys: Vec<_> = self.rows.iter().map(|row| row[at].as_str()).collect();
+            let keys = shortened_apart(&keys, *most);
+            self.rows.iter_mut().zip(keys).for_each(|(row, key)| row[at] = key);
+        }
+        let heads = self.heads.iter().map(|head| (*head).to_owned()).collect();
+        [heads].iter().chain(&self.rows).map(|row| line(row, &widths)).collect()
+    }
 }
 
-/// A time for people: two units at most.
+/// A row whose columns begin below those of the others.
+fn line(row: &[String], widths: &[usize]) -> String {
+    let mut line = String::new();
+    let mut end = 0;
+    for (at, (cell, columns)) in row.iter().zip(widths).enumerate() {
+        // A key that is too long for its column is whole: it tells the row apart.
+        let cell = if at == 0 { cell.clone() } else { shortened(cell, *columns) };
+        end += columns + GAP.len();
+        line.push_str(&cell);
+        line.extend(std::iter::repeat_n(' ', end.saturating_sub(width(&line))));
+    }
+    line.trim_end().to_owned()
+}
+
+/// A time for people, as options have it: two units at most.
 pub(super) fn span(ms: u64) -> String {
     let seconds = ms / 1_000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     match (days, hours, minutes) {
-        (0, 0, 0) => format!("{}.{} s", seconds, ms % 1_000 / 100),
-        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
-        (0, ..) => format!("{hours} h {} min", minutes % 60),
-        _ => format!("{days} d {} h", hours % 24),
+        (0, 0, 0) => format!("{}.{}s", seconds, ms % 1_000 / 100),
+        (0, 0, _) => format!("{minutes}m{}s", seconds % 60),
+        (0, ..) => format!("{hours}h{}m", minutes % 60),
+        _ => format!("{days}d{}h", hours % 24),
     }
 }
 
@@ -195,7 +282,8 @@ pub(super) fn json_line(body: &str) -> Result<String, serde_json::Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{card, listing, span};
+    use super::{Uncut, card, listing, span};
+    use crate::cli::terminal::width;
     use crate::wire::{ListBody, StatusBody};
 
     fn status(json: &str) -> StatusBody {
@@ -205,14 +293,14 @@ mod tests {
     #[test]
     fn a_time_has_the_two_units_that_matter() {
         for (ms, text) in [
-            (0, "0.0 s"),
-            (999, "0.9 s"),
-            (59_999, "59.9 s"),
-            (60_000, "1 min 0 s"),
-            (3_599_999, "59 min 59 s"),
-            (7_500_000, "2 h 5 min"),
-            (86_400_000, "1 d 0 h"),
-            (900_000_000, "10 d 10 h"),
+            (0, "0.0s"),
+            (999, "0.9s"),
+            (59_999, "59.9s"),
+            (60_000, "1m0s"),
+            (3_599_999, "59m59s"),
+            (7_500_000, "2h5m"),
+            (86_400_000, "1d0h"),
+            (900_000_000, "10d10h"),
         ] {
             assert_eq!(span(ms), text);
         }
@@ -229,14 +317,14 @@ mod tests {
             "key            k\\u{1b}",
             "state          held",
             "owner          web-1",
-            "held for       1 min 1 s",
-            "time left      1.5 s",
+            "held for       1m1s",
+            "time left      1.5s",
             "fencing token  7",
             "waiters        2",
             "",
-            "#  WAITED     OWNER",
-            "1  1 min 0 s  a",
-            "2  -          longer",
+            "#  WAITED  OWNER",
+            "1  1m0s    a",
+            "2  -       longer",
         ];
         assert_eq!(card(&held, 80), lines);
         let free = status(r#"{"key":"k","held":false,"waiters":0,"queue":[]}"#);
@@ -254,38 +342,50 @@ mod tests {
             "key        k",
             "state      held",
             "holders    2 of 3",
-            "time left  1.5 s",
+            "time left  1.5s",
             "waiters    0",
             "",
             "SLOT  OWNER  HELD FOR  TIME LEFT  FENCING TOKEN",
-            "2     web-1  9.0 s     1.0 s      7",
-            "-     -      -         1.5 s      5",
+            "2     web-1  9.0s      1.0s       7",
+            "-     -      -         1.5s       5",
         ];
         assert_eq!(card(&held, 80), lines);
         let readers = r#"{"key":"k","held":true,"waiters":0,"holders":12,"slots":1000}"#;
-        assert!(listing(&[status(readers)], 80)[1].contains("12 shared"));
+        assert!(listing(&[status(readers)], 80, Uncut::default())[1].contains("12 shared"));
     }
 
     #[test]
-    fn a_list_is_a_table_that_fits_without_the_middle_of_long_keys_and_owners() {
+    fn a_list_fits_and_its_keys_keep_their_end_and_their_difference() {
         let page: ListBody = serde_json::from_str(
             r#"{"locks":[{"key":"a","held":true,"ttl_ms":2000,"waiters":0},
-                {"key":"tenants/4711/invoices/2026-11/report-1","held":true,"held_ms":400,
-                 "owner":"deploy@web-1.example:4711 sh","fencing_token":1795715876551822,
-                 "waiters":12}]}"#,
+                {"key":"tenants/4711/invoices/2026-11/eu-central-1/report","held":true,
+                 "held_ms":400,"owner":"deploy@web-1.example:4711 sh",
+                 "fencing_token":1795715876551822,"waiters":12},
+                {"key":"tenants/4711/invoices/2026-12/eu-central-1/report","held":true,
+                 "ttl_ms":9,"owner":"東京の配備サーバー第一号機の仕事","waiters":0}]}"#,
         )
         .unwrap();
+        let list = |most, wide, whole| listing(&page.locks, most, Uncut { wide, whole });
         let lines = [
-            "KEY              OWNER            HELD FOR  TIME LEFT  WAITERS  FENCING TOKEN",
-            "a                -                -         2.0 s      0        -",
-            "tenants\u{2026}eport-1  deploy@\u{2026}4711 sh  0.4 s     no end     12       1795715876551822",
+            "KEY                            OWNER                         HELD FOR  TIME LEFT",
+            "a                              -                             -         2.0s",
+            "\u{2026}/2026-11/eu-central-1/report  deploy@web-1.example:4711 sh  0.4s      no end",
+            "\u{2026}/2026-12/eu-central-1/report  東京の配備サ\u{2026}第一号機の仕事   -         0.0s",
         ];
-        assert_eq!(listing(&page.locks, 80), lines);
-        assert!(
-            listing(&page.locks, 1)[2].starts_with("tena\u{2026}rt-1  depl\u{2026}1 sh  0.4 s")
-        );
-        let wide = "tenants/4711/invoices/2026-11/report-1  deploy@web-1.example:4711 sh  0.4 s";
-        assert!(listing(&page.locks, 120)[2].starts_with(wide));
-        assert_eq!(listing(&[], 80), ["no key is held"]);
+        assert_eq!(list(80, false, false), lines);
+        for (columns, last) in [(131, "FENCING TOKEN"), (130, "WAITERS"), (112, "TIME LEFT")] {
+            let list = list(columns, false, false);
+            assert!(list[0].ends_with(last), "{columns}: {}", list.join("\n"));
+        }
+        // All columns, at the cost of texts, and of lines that wrap.
+        let wide = list(80, true, false);
+        assert!(wide[0].ends_with("WAITERS  FENCING TOKEN"), "{wide:?}");
+        assert!(wide.iter().all(|line| width(line) <= 80), "{wide:?}");
+        assert_ne!(wide[2].split(' ').next(), wide[3].split(' ').next());
+        let whole = list(80, false, true);
+        assert!(whole[2].starts_with("tenants/4711/invoices/2026-11/eu-central-1/report  deploy@"));
+        assert!(whole[0].ends_with("TIME LEFT"), "{whole:?}");
+        let all = list(80, true, true);
+        assert!(all[2].ends_with("1795715876551822") && all[2].starts_with(&whole[2][..78]));
     }
 }

@@ -53,17 +53,22 @@ impl Voice {
         self >= Self::Usual && io::stderr().is_terminal()
     }
 
-    /// Redraws the last line of the terminal; an empty one is erased. Other lines go above it.
-    pub(super) fn draw(self, what: &str) {
+    /// Redraws the last line of the terminal, as it is for so many columns; an empty one is erased.
+    /// Other lines go above it.
+    pub(super) fn draw(self, what: impl FnOnce(usize) -> String) {
         if !self.draws() {
             return;
         }
-        let text = match what {
-            "" => String::new(),
-            what => fitting(&line(&what), columns(io::stderr())),
-        };
+        let columns = columns(io::stderr());
+        let text = plain(&what(columns));
+        let text = fitting(&text, columns);
         write(format!("{}{text}", erased()).into());
         DRAWN.store(!text.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Returns whether nothing is reported.
+    pub(super) fn is_quiet(self) -> bool {
+        self == Self::Quiet
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Granted {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     #[error("{}", .0.detail)]
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// The outcome is unknown: the request may have taken effect.
     #[error("{0}")]
     NoAnswer(String),
@@ -50,17 +50,16 @@ pub(crate) struct Refusal {
     /// The longest TTL that the service allows, if it refused a longer one.
     pub(crate) max_ttl_ms: Option<u64>,
     /// The option that is wrong or missing.
-    field: Field,
-}
-
-/// The option that a refusal is about.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-enum Field {
-    FencingToken,
-    #[default]
-    #[serde(other)]
-    Other,
+    field: Option<String>,
+    /// The holder of the key, or the number of its holders and its slots.
+    pub(crate) owner: Option<String>,
+    pub(crate) holders: Option<u64>,
+    pub(crate) slots: Option<u16>,
+    pub(crate) held_ms: Option<u64>,
+    /// The time left of the holder's lease.
+    pub(crate) retry_after_ms: Option<u64>,
+    /// The requests in line.
+    pub(crate) waiters: Option<u64>,
 }
 
 impl Granted {
@@ -116,7 +115,7 @@ impl Refusal {
 
     /// Returns whether the service asks for the number of the lease that is to end.
     pub(crate) fn asks_for_number(&self) -> bool {
-        self.is(Code::InvalidRequest) && self.field == Field::FencingToken
+        self.is(Code::InvalidRequest) && self.field.as_deref() == Some("fencing_token")
     }
 
     /// Returns whether another client holds the key, or there is no room to wait for it.

@@ -36,8 +36,7 @@ use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{LOCK_TOKEN, key_path};
 
-use crate::client::answer::Refusal;
-pub(crate) use crate::client::answer::{ClientError, Granted};
+pub(crate) use crate::client::answer::{ClientError, Granted, Refusal};
 pub(crate) use crate::client::tls::Trust;
 
 /// The time limit of an answer without waiting: above the deadlines of the stores.
@@ -294,7 +293,8 @@ impl Client {
             Ok(Ok((status, body))) if (200..300).contains(&status) => Ok((status, body)),
             Ok(Ok((status, body))) => {
                 let refusal = Refusal::of(status, &body);
-                Err(ClientError::Refused(refusal.for_people(self.authorization.is_some())))
+                let refusal = refusal.for_people(self.authorization.is_some());
+                Err(ClientError::Refused(Box::new(refusal)))
             }
             Ok(Err(error)) => Err(told(tls::in_words(&*error).unwrap_or_else(|| chain(&*error)))),
             Err(_) => Err(told(format!("timeout after {:.1} s", within.as_secs_f64()))),

@@ -1,9 +1,11 @@
-//! The progress of a wait, on a terminal or for a verbose voice: the claim's place in line, the
-//! holder, and the time that it has left.
+//! The progress of a wait: the claim's place in line, the holder, and the time that it has left. A
+//! terminal has it as one line that is redrawn; elsewhere it is told at the beginning and every
+//! minute, to a verbose voice whenever it has changed.
 //!
 //! It looks at the key beside the waiting request. A look that fails costs its line and nothing
 //! else.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
@@ -12,7 +14,8 @@ use tokio::time::sleep;
 
 use crate::cli::claimant::Claimant;
 use crate::cli::clock::Moment;
-use crate::cli::table::{shortened, span, whose};
+use crate::cli::table::{Holding, LEAST_WIDTH, span};
+use crate::cli::terminal::{shortened, width};
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
 use crate::wire::StatusBody;
@@ -24,47 +27,114 @@ const FIRST: Duration = Duration::from_secs(1);
 const PAUSE_DRAWN: Duration = Duration::from_secs(1);
 const PAUSE_TOLD: Duration = Duration::from_secs(5);
 
-/// The columns of a key on a terminal, so that a line of 80 has the place and the holder, too.
-const DRAWN_KEY: usize = 20;
+/// The pause between two lines of a voice that is not verbose: a log stays short.
+const PAUSE_USUAL: Duration = Duration::from_secs(60);
 
 /// The waiting requests that a look asks for: as many as the service allows.
 const MAX_PLACES: u64 = 100;
 
-/// The facts whose change is told: the owner and the fencing token of the holder, or the number of
-/// holders, and the place in line.
+/// The facts whose change is told: the holder with its fencing token, and the place in line.
 type Facts = (Option<String>, Option<u64>, Option<usize>);
+
+/// The course of a wait, as far as it was told.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct Course {
+    told: Cell<Option<Moment>>,
+}
 
 impl Claimant {
     /// Reports on a wait that ends at `until`, if it has an end.
     pub(super) async fn report(&self, until: Option<Moment>) -> Infallible {
         let (voice, draws) = (self.voice, self.voice.draws());
-        if !draws && !voice.tells() {
+        if voice.is_quiet() {
             return pending().await;
         }
-        let mut told = None;
+        let mut known = None;
         sleep(FIRST).await;
         loop {
-            let key_columns = if draws { DRAWN_KEY } else { usize::MAX };
-            let (facts, line) = self.look(key_columns, until).await.unzip();
+            let wait = self.look(until).await;
             if draws {
-                voice.draw(&line.unwrap_or_default());
-            } else if facts.is_some() && facts != told {
-                voice.tell(|| line.unwrap_or_default());
-                told = facts;
+                voice.draw(|columns| wait.map_or_else(String::new, |wait| wait.drawn(columns)));
+            } else if let Some(wait) = wait {
+                let facts = Some(wait.facts());
+                if is_due(voice.tells(), facts != known, self.course.told.get()) {
+                    voice.complain(|| wait.line());
+                    self.course.told.set(Some(Moment::now()));
+                    known = facts;
+                }
             }
             sleep(if draws { PAUSE_DRAWN } else { PAUSE_TOLD }).await;
         }
     }
 
-    /// The state of the key while the claim waits for it, and a line about it.
-    async fn look(&self, key_columns: usize, until: Option<Moment>) -> Option<(Facts, String)> {
+    /// The state of the key while the claim waits for it.
+    async fn look(&self, until: Option<Moment>) -> Option<Wait> {
         let body = self.client.inspect(&self.key, Some(MAX_PLACES)).await.ok()?;
         let status: StatusBody = serde_json::from_str(&body).ok()?;
         // Nobody is in line: the claim has not arrived yet, or was granted meanwhile.
         let is_waiting = status.held && status.waiters > 0;
         let place = place(&status, self.wish.owner.as_ref());
-        let line = line(&status, key_columns, place, until.map(Moment::left));
-        is_waiting.then(|| ((whose(&status), status.fencing_token, place), line))
+        is_waiting.then(|| Wait { status, place, left: until.map(Moment::left) })
+    }
+}
+
+/// Returns whether a line is due: to a verbose voice after a change, to another one a minute after
+/// the last.
+fn is_due(is_verbose: bool, is_changed: bool, told: Option<Moment>) -> bool {
+    match is_verbose {
+        true => is_changed,
+        false => told.is_none_or(|told| told.after(PAUSE_USUAL).has_come()),
+    }
+}
+
+/// A wait for a key.
+struct Wait {
+    status: StatusBody,
+    place: Option<usize>,
+    left: Option<Duration>,
+}
+
+impl Wait {
+    fn facts(&self) -> Facts {
+        (Holding::of(&self.status).whose, self.status.fencing_token, self.place)
+    }
+
+    fn line(&self) -> String {
+        self.words(&self.left(), &self.status.key, Holding::of(&self.status))
+    }
+
+    /// The line for so many columns: the key and the holder give way, then the end of the wait.
+    fn drawn(&self, columns: usize) -> String {
+        let holding = |whose: Option<String>| Holding { whose, ..Holding::of(&self.status) };
+        let holder = Holding::of(&self.status).whose.unwrap_or_default();
+        let room = |left: &str| {
+            let rest = width(&self.words(left, "", holding(Some(String::new()))));
+            columns.saturating_sub(rest + 1)
+        };
+        let needed = (width(&self.status.key) + width(&holder)).min(2 * LEAST_WIDTH);
+        let left = Some(self.left()).filter(|left| room(left) >= needed).unwrap_or_default();
+        // The longer of the two gives way first.
+        let (key, room) = (&self.status.key, room(&left).max(2 * LEAST_WIDTH));
+        let most_key = (room - width(&holder).min(room / 2)).min(width(key));
+        let holder = shortened(&holder, room - most_key);
+        self.words(
+            &left,
+            &shortened(key, most_key),
+            holding(Some(holder).filter(|it| !it.is_empty())),
+        )
+    }
+
+    fn left(&self) -> String {
+        self.left.map_or_else(String::new, |left| format!("{} more ", span(millis_down(left))))
+    }
+
+    fn words(&self, left: &str, key: &str, holding: Holding) -> String {
+        let waiters = self.status.waiters;
+        let place = match self.place {
+            Some(place) => format!("place {place} of {waiters}"),
+            None => format!("{waiters} in line"),
+        };
+        format!("waiting {left}for '{key}', {place}: {holding}")
     }
 }
 
@@ -79,40 +149,13 @@ fn place(status: &StatusBody, owner: Option<&Owner>) -> Option<usize> {
     }
 }
 
-fn line(
-    status: &StatusBody,
-    key_columns: usize,
-    place: Option<usize>,
-    left: Option<Duration>,
-) -> String {
-    let waiters = status.waiters;
-    let place = match place {
-        Some(place) => format!("place {place} of {waiters}"),
-        None => format!("{waiters} in line"),
-    };
-    let key = shortened(&status.key, key_columns);
-    let mut line = format!("waiting for '{key}', {place}: held");
-    if let Some(owner) = whose(status) {
-        line.push_str(&format!(" by {owner}"));
-    }
-    if let Some(held) = status.held_ms {
-        line.push_str(&format!(" for {}", span(held)));
-    }
-    match status.ttl_ms {
-        Some(ttl) => line.push_str(&format!(", {} left", span(ttl))),
-        None => line.push_str(", no end"),
-    }
-    if let Some(left) = left {
-        line.push_str(&format!("; the wait ends in {}", span(millis_down(left))));
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{line, place};
+    use super::{Wait, is_due, place};
+    use crate::cli::clock::Moment;
+    use crate::cli::terminal::width;
     use crate::lock::lease::Owner;
     use crate::wire::StatusBody;
 
@@ -121,22 +164,54 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_what_the_service_tells() {
-        let full = status(r#""owner":"web-1","held_ms":125000,"ttl_ms":27900,"waiters":3"#);
-        let told = "waiting for 'k', place 2 of 3: held by web-1 for 2 min 5 s, 27.9 s left; \
-                    the wait ends in 8.0 s";
-        assert_eq!(line(&full, 9, Some(2), Some(Duration::from_secs(8))), told);
-        let shared = status(r#""ttl_ms":900,"waiters":1,"holders":3,"slots":3"#);
-        let told = "waiting for 'k', 1 in line: held by 3 of 3, 0.9 s left";
-        assert_eq!(line(&shared, 9, None, None), told);
-        let bare = status(r#""waiters":120"#);
-        assert_eq!(line(&bare, 9, None, None), "waiting for 'k', 120 in line: held, no end");
-        let mut long = bare;
+    fn a_line_has_what_the_service_tells_times_first() {
+        let status_of = status;
+        let wait = |status, place, left| Wait { status, place, left };
+        let full = status_of(r#""owner":"web-1","held_ms":125000,"ttl_ms":27900,"waiters":3"#);
+        let told = "waiting 8.0s more for 'k', place 2 of 3: held for 2m5s, 27.9s left, by web-1";
+        let full = wait(full, Some(2), Some(Duration::from_secs(8)));
+        assert_eq!((full.line(), full.drawn(200)), (told.to_owned(), told.to_owned()));
+        let shared = wait(status(r#""ttl_ms":900,"waiters":1,"holders":3,"slots":3"#), None, None);
+        assert_eq!(shared.line(), "waiting for 'k', 1 in line: held, 0.9s left, by 3 of 3");
+        let bare = wait(status(r#""waiters":120"#), None, None);
+        let told = "waiting for 'k', 120 in line: held, no end";
+        assert_eq!((bare.line(), bare.drawn(80)), (told.to_owned(), told.to_owned()));
+    }
+
+    #[test]
+    fn a_drawn_line_fits_and_has_the_ends_of_a_key_and_of_its_holder() {
+        let facts = r#""owner":"deploy@web-1.example:4711 make","held_ms":125000,"ttl_ms":27900,"waiters":3"#;
+        let mut long = status(facts);
         long.key = "tenants/4711/report-1".to_owned();
-        assert_eq!(
-            line(&long, 9, None, None),
-            "waiting for 'tena\u{2026}rt-1', 120 in line: held, no end"
-        );
+        let mut wait = Wait { status: long, place: Some(2), left: None };
+        let told = "waiting for 'tena\u{2026}ort-1', place 2 of 3: held for 2m5s, 27.9s left, \
+                    by depl\u{2026}make";
+        assert_eq!(wait.drawn(80), told);
+        wait.left = Some(Duration::from_secs(8));
+        for owner in ["web-1", "deploy@web-1.example:4711 make", "東京の配備サーバー第一号"]
+        {
+            wait.status.owner = Some(owner.to_owned());
+            for (columns, has_end) in [(80, false), (100, true), (160, true)] {
+                let line = wait.drawn(columns);
+                assert!(width(&line) < columns, "{line}");
+                assert_eq!(line.contains("8.0s more"), has_end, "{line}");
+                assert!(line.contains("27.9s left, by "), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_is_told_every_minute_and_to_a_verbose_voice_when_it_changes() {
+        let ago = |seconds| Some(Moment::now().before(Duration::from_secs(seconds)));
+        for (is_verbose, is_changed, told, due) in [
+            (false, true, None, true),
+            (false, true, ago(59), false),
+            (false, false, ago(60), true),
+            (true, true, ago(0), true),
+            (true, false, ago(600), false),
+        ] {
+            assert_eq!(is_due(is_verbose, is_changed, told), due, "{is_verbose} {told:?}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
 use crate::cli::exec::warden::{ROUND, Warden, WardenOrder};
-use crate::cli::exec::{change_environment, marks, ourselves};
+use crate::cli::exec::{KEY, change_environment, marks, ourselves};
 use crate::cli::exit;
 use crate::cli::signals::block_only;
 use crate::cli::voice::last_words;
@@ -156,7 +156,9 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     }
     if Moment::from_micros(latest).has_come() {
         // The machine was suspended since the grant, or the service allows no longer lease.
-        return cannot(&"COMMAND is not started: the lease leaves it no time", exit::LOST);
+        let key = std::env::var(KEY).unwrap_or_default();
+        let told = format_args!("'{key}': COMMAND is not started: the lease leaves it no time");
+        return cannot(&told, exit::LOST);
     }
     if let Err(error) = block_only(blocked) {
         return cannot(&format_args!("cannot restore the signals: {error}"), exit::INTERNAL);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::cli::claimant::{Claimant, PAUSE};
+use crate::cli::claimant::{Claimant, PAUSE, about};
 use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::cli::table::span;
@@ -199,7 +199,9 @@ impl LeaseKeeper {
                 Err(error) => (why, unanswered) = (error.to_string(), error.may_pass()),
             }
             if why != told {
-                self.claimant.voice.tell(|| format!("not refreshed: {why}"));
+                self.claimant
+                    .voice
+                    .tell(|| about(&self.claimant.key, format!("not refreshed: {why}")));
                 told.clone_from(&why);
             }
             let (least, most) = REFRESH_PAUSE;
@@ -238,7 +240,7 @@ impl LeaseKeeper {
                     voice.complain(|| format!("'{key}': {}", refusal.detail));
                     return true;
                 }
-                Err(error) => voice.tell(|| format!("not released: {error}")),
+                Err(error) => voice.tell(|| about(key, format!("not released: {error}"))),
             }
             again = true;
             sleep(PAUSE).await;

@@ -9,11 +9,12 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::time::sleep;
 
-use crate::cli::claimant::{LEAVE_TIME, PAUSE};
+use crate::cli::claimant::{LEAVE_TIME, PAUSE, about};
 use crate::cli::clock::Moment;
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
 use crate::cli::exit;
 use crate::cli::exit::Failure;
+use crate::lock::key::LockKey;
 use crate::platform::clock::Alarm;
 
 /// The moment up to which a lease is refreshed before COMMAND runs.
@@ -91,24 +92,30 @@ impl<'a> Leases<'a> {
                     Ok(acquired) => {
                         let kept: &KeptLease<'_> =
                             lease.get_or_init(|| KeptLease::new(keeper, acquired));
-                        losses.push(kept.keep(END, || ()));
+                        losses.push(async move {
+                            Ok::<_, io::Error>((&keeper.claimant.key, kept.keep(END, || ()).await?))
+                        });
                     }
                     Err(why) => {
                         leave(keepers).await;
                         return Err(why);
                     }
                 },
-                Some(loss) = losses.next() => return Err(without(keepers, loss?).await),
+                Some(loss) = losses.next() => {
+                    let (key, loss) = loss?;
+                    return Err(without(keepers, key, loss).await);
+                }
             }
         }
         drop(losses);
         let leases = Self(leases.into_iter().filter_map(OnceCell::into_inner).collect());
         // One may have been ended by force since its last refresh, or while another is renewed.
-        let several = leases.0.iter().filter(|_| keepers.len() > 1);
+        let several: Vec<_> = leases.0.iter().filter(|_| keepers.len() > 1).collect();
         let renew = async |held: &KeptLease<'_>| held.renew(&Alarm::new()?, END).await;
-        for loss in join_all(several.map(renew)).await {
+        let renewed = join_all(several.iter().map(|held| renew(held))).await;
+        for (held, loss) in several.into_iter().zip(renewed) {
             if let Some(loss) = loss? {
-                return Err(without(keepers, loss).await);
+                return Err(without(keepers, &held.keeper.claimant.key, loss).await);
             }
         }
         Ok(leases)
@@ -125,13 +132,15 @@ impl<'a> Leases<'a> {
     }
 
     /// Refreshes each lease until that has failed up to `limit`, a moment of the lease, and returns
-    /// the losses as they come; `refreshed` is called after each refresh.
+    /// the losses as they come, each with its key; `refreshed` is called after each refresh.
     pub(super) fn losses(
         &self,
         limit: fn(&KnownLease) -> Moment,
         refreshed: impl Fn() + Copy,
-    ) -> impl Stream<Item = io::Result<LossReason>> {
-        let kept = self.0.iter().map(move |held| held.keep(limit, refreshed));
+    ) -> impl Stream<Item = io::Result<(&'a LockKey, LossReason)>> {
+        let kept = self.0.iter().map(move |held| async move {
+            Ok((&held.keeper.claimant.key, held.keep(limit, refreshed).await?))
+        });
         kept.collect::<FuturesUnordered<_>>()
     }
 
@@ -185,11 +194,11 @@ pub(super) async fn answers(keepers: &[LeaseKeeper]) -> bool {
 
 /// Leaves all lines after a loss. The last attempts to refresh are short, so a service that did not
 /// answer them, but answers now, is not down.
-async fn without(keepers: &[LeaseKeeper], loss: LossReason) -> Failure {
+async fn without(keepers: &[LeaseKeeper], key: &LockKey, loss: LossReason) -> Failure {
     let answers = leave(keepers).await;
     let (code, why) = match loss {
         LossReason::Late { why, unanswered: true } if !answers => (exit::UNREACHABLE, why),
         loss => (exit::LOST, loss.to_string()),
     };
-    Failure { code, why }
+    Failure { code, why: about(key, why) }
 }

@@ -25,11 +25,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use nix::unistd::{User, getuid};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use crate::cli::claimant::{Claimant, Contention};
+use crate::cli::claimant::{Claimant, Contention, Course, about};
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
@@ -41,12 +40,15 @@ use crate::cli::exit::Failure;
 use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::table::span;
-use crate::cli::{exit, runtime};
+use crate::cli::{exit, owner, runtime};
 use crate::client::Wish;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
 use crate::platform::processes;
+
+/// The variable with the key that COMMAND is told of first.
+const KEY: &str = "LOCK_KEY";
 
 /// The time for the release after a signal.
 const HURRY: Duration = Duration::from_secs(1);
@@ -177,7 +179,7 @@ impl<'a> Prepared<'a> {
         let Words { key, command, name } = Words::parse(&exec.words, exec.command.as_deref())?;
         // Before a lease is asked for.
         processes::own_program().map_err(|error| error.to_string())?;
-        let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(&name));
+        let owner = exec.owner.clone().unwrap_or_else(|| owner::ourselves(&name));
         let terms = Terms::new(exec.ttl, exec.kill_after)?;
         let owner = Owner::parse(&owner).map_err(|error| error.to_string())?;
         let others = exec.any_of.iter().chain(&exec.also).cloned();
@@ -196,6 +198,7 @@ impl<'a> Prepared<'a> {
                     slots: exec.contention.slots(),
                 },
                 voice: exec.remote.voice(),
+                course: Course::default(),
             };
             Ok::<_, String>(LeaseKeeper { claimant, terms })
         };
@@ -243,7 +246,8 @@ impl<'a> Prepared<'a> {
             Err(Failure { code: exit::UNREACHABLE, why })
                 if exec.if_down == IfDown::Run && !leases::answers(keepers).await =>
             {
-                exec.remote.voice().complain(|| format!("{why}; COMMAND runs without a lease"));
+                let told = format!("{why}; COMMAND runs without a lease");
+                exec.remote.voice().complain(|| about(&self.key, told));
                 Ok(Leases::default())
             }
             acquired => acquired,
@@ -253,7 +257,8 @@ impl<'a> Prepared<'a> {
     /// Runs COMMAND under its leases, and releases them.
     async fn supervise(&self, leases: &Leases<'_>, signals: &Signals) -> io::Result<u8> {
         let (exec, began) = (self.exec, Moment::now());
-        let supervisor = Supervisor { exec, leases, kill_after: self.terms.kill_after };
+        let key = self.named(leases).map_or(&self.key, |(keeper, _)| &keeper.claimant.key);
+        let supervisor = Supervisor { exec, key, leases, kill_after: self.terms.kill_after };
         let changes = self.environment(leases);
         let started = Running::start(Start {
             words: &self.command,
@@ -276,7 +281,8 @@ impl<'a> Prepared<'a> {
                 (outcome.code, if ran { began.after(exec.min_hold) } else { began })
             }
             Err(error) => {
-                exec.remote.voice().complain(|| format!("cannot start COMMAND: {error}"));
+                let told = format!("cannot start COMMAND: {error}");
+                exec.remote.voice().complain(|| about(key, told));
                 (exit::INTERNAL, began)
             }
         };
@@ -285,11 +291,16 @@ impl<'a> Prepared<'a> {
         Ok(if is_lost { exit::LOST } else { code })
     }
 
+    /// The lease that COMMAND is told of first: of several keys that of KEY, of a pool the one that was
+    /// acquired.
+    fn named<'b>(&self, leases: &Leases<'b>) -> Option<(&'b LeaseKeeper, KnownLease)> {
+        let named = leases.all().find(|(keeper, _)| keeper.claimant.key == self.key);
+        named.or_else(|| leases.all().next())
+    }
+
     /// The variables of COMMAND; without a lease those of an outer one are removed.
     fn environment(&self, leases: &Leases<'_>) -> Vec<(&'static str, Option<String>)> {
-        // Of a pool the one that was acquired, of several keys KEY.
-        let named = leases.all().find(|(keeper, _)| keeper.claimant.key == self.key);
-        let first = named.or_else(|| leases.all().next());
+        let first = self.named(leases);
         let each = |(keeper, lease): (&LeaseKeeper, KnownLease)| {
             format!("{} {}", lease.fencing_token, keeper.claimant.key)
         };
@@ -297,7 +308,7 @@ impl<'a> Prepared<'a> {
         let (keeper, lease) = first.unzip();
         let claimant = keeper.map(|keeper| &keeper.claimant);
         let mut changes = vec![
-            ("LOCK_KEY", claimant.map(|claimant| claimant.key.to_string())),
+            (KEY, claimant.map(|claimant| claimant.key.to_string())),
             (TOKEN, claimant.map(|claimant| claimant.token.expose().to_owned())),
             ("LOCK_FENCING_TOKEN", lease.map(|lease| lease.fencing_token.to_string())),
             (FENCING_TOKENS, numbers),
@@ -344,14 +355,4 @@ async fn give_back(leases: &Leases<'_>, earliest: Moment, signals: &Signals) -> 
 fn told_by(text: &str) -> Result<Signal, String> {
     let hint = "-s is --signal here: write --shared for a shared lock";
     parse_signal(text).map_err(|error| format!("{error}; {hint}"))
-}
-
-/// The default owner: who runs what, and where. The user is that of the process, by its name: cron
-/// and containers set no variable for it.
-fn ourselves_as_owner(what: &str) -> String {
-    let user = User::from_uid(getuid()).ok().flatten().map(|user| user.name);
-    let user = user.unwrap_or_else(|| getuid().to_string());
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let text = format!("{user}@{host}:{} {what}", std::process::id());
-    text.chars().filter(|letter| !letter.is_control()).take(60).collect()
 }

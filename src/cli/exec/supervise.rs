@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use rustix::process::{Pid, Signal};
 
+use crate::cli::claimant::about;
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, code};
 use crate::cli::exec::lease::{KnownLease, LossReason};
@@ -21,6 +22,7 @@ use crate::cli::exec::{Exec, OnLost};
 use crate::cli::exit;
 use crate::cli::signals::{Signals, name};
 use crate::cli::voice::Voice;
+use crate::lock::key::LockKey;
 use crate::platform::clock::Alarm;
 
 /// The reason of a loss without any attempt to refresh.
@@ -29,6 +31,8 @@ const SUSPENDED: &str = "this process was suspended";
 /// Decides what happens to COMMAND, and when.
 pub(super) struct Supervisor<'a> {
     pub(super) exec: &'a Exec,
+    /// The key of the lease that COMMAND is told of first.
+    pub(super) key: &'a LockKey,
     pub(super) leases: &'a Leases<'a>,
     pub(super) kill_after: Duration,
 }
@@ -108,7 +112,10 @@ impl Supervisor<'_> {
                     running.warden.reach().send(signal, sender);
                     self.limit_descendants(&mut state);
                 }
-                Some(loss) = losses.next() => self.lose(loss?, &mut state, running),
+                Some(loss) = losses.next() => {
+                    let (key, loss) = loss?;
+                    self.lose(key, loss, &mut state, running);
+                }
                 rung = alarm.at(next.since_boot()) => {
                     rung?;
                     self.ring(&mut state, running);
@@ -144,7 +151,8 @@ impl Supervisor<'_> {
                 if since.after(BURIAL).has_come() && state.left.is_empty() && !left.is_empty() {
                     let pids: Vec<_> =
                         left.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
-                    voice.complain(|| format!("cannot kill all of COMMAND: {}", pids.join(", ")));
+                    let told = format!("cannot kill all of COMMAND: {}", pids.join(", "));
+                    voice.complain(|| about(self.key, told));
                     state.left = left;
                 }
             }
@@ -154,7 +162,7 @@ impl Supervisor<'_> {
             (None, None) => {
                 state.code = (!self.exec.preserve_status).then_some(exit::TIMED_OUT);
                 self.end(state, running, self.latest_kill());
-                voice.complain(|| "COMMAND ran longer than --max-run");
+                voice.complain(|| about(self.key, "COMMAND ran longer than --max-run"));
             }
         }
     }
@@ -163,7 +171,7 @@ impl Supervisor<'_> {
         Moment::now().after(self.kill_after)
     }
 
-    fn lose(&self, loss: LossReason, state: &mut CommandState, running: &Running) {
+    fn lose(&self, key: &LockKey, loss: LossReason, state: &mut CommandState, running: &Running) {
         let voice = self.voice();
         let end = match loss {
             // Another client may already hold the key.
@@ -174,11 +182,13 @@ impl Supervisor<'_> {
         };
         state.lost = true;
         match self.exec.on_lost {
-            OnLost::Warn => voice.complain(|| format!("COMMAND runs without its lease: {loss}")),
+            OnLost::Warn => {
+                voice.complain(|| about(key, format!("COMMAND runs without its lease: {loss}")))
+            }
             OnLost::Kill => {
                 state.code = Some(exit::LOST);
                 self.end(state, running, state.kill.map_or(end, |kill| kill.min(end)));
-                voice.complain(|| format!("COMMAND is ended: {loss}"));
+                voice.complain(|| about(key, format!("COMMAND is ended: {loss}")));
             }
         }
     }
@@ -222,7 +232,7 @@ impl Supervisor<'_> {
             self.leases.expire();
             (state.lost, state.code) = (true, Some(exit::LOST));
             let loss = LossReason::Late { why: SUSPENDED.to_owned(), unanswered: false };
-            self.voice().complain(|| format!("COMMAND is ended: {loss}"));
+            self.voice().complain(|| about(self.key, format!("COMMAND is ended: {loss}")));
         }
         state
     }

@@ -7,6 +7,7 @@ use clap::value_parser;
 
 use crate::cli::exit::Failure;
 use crate::cli::locks::{Named, Shown, insist, print};
+use crate::cli::table;
 use crate::cli::table::{card, json_line, listing, row, rows};
 use crate::cli::terminal::columns;
 use crate::client::Client;
@@ -32,8 +33,21 @@ pub(in crate::cli) struct List {
     /// Prefix of the keys.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prefix: String,
+    /// On a terminal, print all columns; keys and owners become shorter for it.
+    #[arg(long)]
+    wide: bool,
+    /// On a terminal, print keys and owners whole, though lines may wrap.
+    #[arg(long)]
+    no_trunc: bool,
+    /// A prefix that was meant for the option.
+    #[arg(value_name = "TEXT", value_parser = no_prefix, hide = true)]
+    rest: Option<String>,
     #[command(flatten)]
     pub(super) shown: Shown,
+}
+
+fn no_prefix(text: &str) -> Result<String, String> {
+    Err(format!("to list the keys that begin so, use `--prefix {text}`"))
 }
 
 impl Get {
@@ -76,7 +90,11 @@ impl List {
 
     fn print(&self, page: &ListBody) -> Result<(), Failure> {
         if stdout().is_terminal() && !self.shown.json {
-            return print(&listing(&page.locks, columns(stdout())).join("\n"));
+            if page.locks.is_empty() {
+                return print("no key is held");
+            }
+            let all = table::Uncut { wide: self.wide, whole: self.no_trunc };
+            return print(&listing(&page.locks, columns(stdout()), all).join("\n"));
         }
         for status in &page.locks {
             let json = || json_line(&serde_json::to_string(status)?);

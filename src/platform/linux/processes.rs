@@ -52,6 +52,12 @@ pub(crate) fn ignored_signals() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
+/// The name of a process: its program, or a script that names its interpreter itself.
+pub(crate) fn name(process: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
+    Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
+}
+
 /// Returns whether /proc lists our pid namespace. In another one, a signal to a number from /proc
 /// would reach a stranger.
 pub(crate) fn are_listed() -> bool {

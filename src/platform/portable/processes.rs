@@ -38,6 +38,11 @@ pub(crate) fn ignored_signals() -> u64 {
     0
 }
 
+/// Returns none.
+pub(crate) fn name(_: u32) -> Option<String> {
+    None
+}
+
 /// Returns that no process can be found.
 pub(crate) fn are_listed() -> bool {
     false

@@ -39,21 +39,27 @@ async fn a_command_that_is_not_there_or_cannot_be_executed_has_the_codes_of_a_sh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_held_key_is_75_or_what_one_asks_for_and_nothing_is_said() {
+async fn a_held_key_is_75_or_what_one_asks_for_and_the_holder_is_named_unless_that_is_no_failure() {
     let stage = Stage::new();
-    stage.hold("busy").await;
+    let holder = stage.service.http().token(HOLDER);
+    assert_eq!(holder.post("/locks/busy?owner=web-1", "").await.status, 201);
     let marker = stage.path("started");
-    for (arguments, code) in [
+    let run = |flags: &[&str]| stage.ran(&[flags, &["busy", "touch", &marker]].concat());
+    for (flags, code) in [
         (&["-n"][..], 75),
         (&["-w", "200ms"], 75),
-        (&["-n", "-E", "0"], 0),
         (&["--wait", "200ms", "--conflict-exit-code", "9"], 9),
+        (&["-n", "-v", "-E", "0"], 0),
     ] {
-        let ran = stage.ran(&[arguments, &["busy", "touch", &marker]].concat());
-        assert_eq!(ran, ends(code, SILENT), "{arguments:?}");
+        let ran = run(flags);
+        assert_eq!(ran.code, Some(code), "{flags:?}: {ran:?}");
+        assert!(ran.err.starts_with("lockkeeper: 'busy' is held for "), "{flags:?}: {ran:?}");
+        assert!(ran.err.ends_with("s left, by web-1\n"), "{flags:?}: {ran:?}");
+        assert_eq!(ran.err.lines().count(), 1, "{flags:?}: {ran:?}");
     }
-    let told = stage.ran(&["-n", "-v", "busy", "touch", &marker]);
-    assert!(told.err.contains("'busy' is held for another "), "{}", told.err);
+    for (flags, code) in [(&["-n", "-E", "0"][..], 0), (&["-q", "-n"], 75)] {
+        assert_eq!(run(flags), ends(code, SILENT), "{flags:?}");
+    }
     assert!(!Path::new(&marker).exists());
 }
 
@@ -129,7 +135,7 @@ async fn a_gateway_that_limits_the_rate_is_asked_again_and_is_no_quota_of_the_se
         assert_eq!(stage.look("key").await["held"], false);
         proxy.set(limited);
         let ran = run(&["-n", "key", "echo", "ran"]);
-        let told = "lockkeeper: the answer is 429 and not from lockkeeper\n";
+        let told = "lockkeeper: 'key': the answer is 429 and not from lockkeeper\n";
         assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(69), "", told));
         proxy.set(pass);
     }
@@ -172,7 +178,7 @@ fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
         ran,
         ends(
             125,
-            "lockkeeper: the service asks for an API key: set LOCKKEEPER_API_KEY, or name a file by \
+            "lockkeeper: 'key': the service asks for an API key: set LOCKKEEPER_API_KEY, or name a file by \
                          --api-key-file\n"
         )
     );
@@ -198,7 +204,7 @@ fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
         stage.exec(&["-t", "48h", "key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output();
     let ran = Ran::of(ran.unwrap());
     assert_eq!(ran.code, Some(125));
-    assert_eq!(ran.err, "lockkeeper: a TTL has to be 100ms to 24h\n");
+    assert_eq!(ran.err, "lockkeeper: 'key': a TTL has to be 100ms to 24h\n");
 }
 
 #[test]
@@ -211,14 +217,17 @@ fn an_empty_variable_is_an_absent_one() {
     // The usual service, which may be there by chance.
     let mut exec = stage.exec(&["-n", "key", "true"]);
     let ran = Ran::of(exec.env("LOCKKEEPER_URL", "").output().unwrap());
-    assert!(ran.code == Some(0) || ran.err.contains("http://127.0.0.1:8080"), "{ran:?}");
+    assert!(ran.code == Some(0) || ran.err.contains("no answer from http://127.0.0.1:"), "{ran:?}");
     let mut serve = command(BINARY);
     let output = serve.args(["config"]).env("LOCKKEEPER_CONFIG", "").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let mut release = command(BINARY);
     release.args(["release", "key"]).env("LOCK_TOKEN", "");
     let ran = Ran::of(release.output().unwrap());
-    assert_eq!(ran, ends(125, "lockkeeper: no lease token: set LOCK_TOKEN or --token-file\n"));
+    assert_eq!(
+        ran,
+        ends(125, "lockkeeper: 'key': no lease token: set LOCK_TOKEN or --token-file\n")
+    );
 }
 
 #[test]
@@ -235,7 +244,7 @@ fn a_host_without_proc_is_told_before_a_lease_is_asked_for() {
 fn a_command_that_runs_for_too_long_is_ended_and_then_killed() {
     let stage = Stage::new();
     let ran = stage.ran(&["-T", "300ms", "key", "sleep", "60"]);
-    assert_eq!(ran, ends(124, "lockkeeper: COMMAND ran longer than --max-run\n"));
+    assert_eq!(ran, ends(124, "lockkeeper: 'key': COMMAND ran longer than --max-run\n"));
     let deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"];
     let ran = stage.ran(&[&["-q", "-T", "300ms", "-k", "200ms", "key"][..], &deaf].concat());
     assert_eq!(ran, ends(124, SILENT));

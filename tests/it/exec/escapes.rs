@@ -140,7 +140,7 @@ async fn nothing_is_left_of_a_command_that_forks_while_it_is_killed() {
     let mut going = Going::start(on_terminal(&stage, &line));
     alive(&mark, FORKED).await;
     assert_eq!(stage.service.http().delete("/admin/locks/key").await.status, 200);
-    assert!(going.line().starts_with("lockkeeper: COMMAND is ended"));
+    assert!(going.line().starts_with("lockkeeper: 'key': COMMAND is ended"));
     assert_eq!(going.line(), "shell 79");
     assert_eq!(count(&mark), 0);
     going.child.kill().unwrap();

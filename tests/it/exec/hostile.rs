@@ -39,7 +39,10 @@ async fn no_answer_writes_control_characters_to_a_terminal() {
     proxy.set(Mode::Answer(ESCAPES));
     for verb in [&["exec", "-n", "k", "true"][..], &["acquire", "-n", "k"], &["get", "k"]] {
         let ran = run(&proxy, verb);
-        assert_eq!((ran.code, &*ran.err), (Some(125), "lockkeeper: \\u{1b}[31mred\\u{9b}2J\n"));
+        assert_eq!(
+            (ran.code, &*ran.err),
+            (Some(125), "lockkeeper: 'k': \\u{1b}[31mred\\u{9b}2J\n")
+        );
     }
     proxy.set(Mode::Answer(COLOURED));
     assert_eq!(run(&proxy, &["get", "k"]).out, "k\theld\t-\t-\t0\t\\u{1b}[31mred\n");
@@ -66,7 +69,7 @@ async fn a_grant_for_another_claim_is_none() {
     proxy.set(Mode::Answer(ANOTHERS));
     let marker = stage.path("started");
     let ran = Ran::of(exec(&proxy.url(), &["-n", "k", "touch", &marker]).output().unwrap());
-    let told = "lockkeeper: the answer is for another claim\n";
+    let told = "lockkeeper: 'k': the answer is for another claim\n";
     assert_eq!((ran.code, &*ran.err), (Some(69), told));
     assert!(!std::path::Path::new(&marker).exists());
 }
@@ -89,7 +92,7 @@ async fn a_lease_whose_grant_a_gateway_hides_by_a_refusal_is_given_back() {
     for verb in [&["exec", "k", "true"][..], &["acquire", "k"]] {
         proxy.plan(&[Mode::Instead(FORBIDDEN)]);
         let ran = run(&proxy, verb);
-        let told = "lockkeeper: the answer is 403 and not from lockkeeper\n";
+        let told = "lockkeeper: 'k': the answer is 403 and not from lockkeeper\n";
         assert_eq!((ran.code, &*ran.err), (Some(125), told), "{verb:?}");
         assert_eq!(stage.look("k").await["held"], false, "{verb:?}");
     }

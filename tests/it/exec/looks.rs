@@ -72,6 +72,41 @@ async fn people_get_a_card_and_a_table() {
     assert_eq!(waiter.end().code, Some(143));
 }
 
+/// A list on a terminal of so many columns, its lines with a trimmed end.
+fn listed(stage: &Stage, columns: usize, flags: &str) -> Vec<String> {
+    let line = format!("stty cols {columns}; exec LOCKKEEPER list {flags}");
+    let ran = Ran::of(on_terminal(stage, &line).output().unwrap());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.out.lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_fits_a_terminal_and_its_rows_differ() {
+    let stage = Stage::new();
+    let key = |month: usize| format!("tenants/4711/invoices/2026-{month:02}/eu-central-1/report");
+    for month in 10..=12 {
+        let path = format!("/locks/{}?ttl=1h&owner=deploy%40web-1.example%3A4711", key(month));
+        assert_eq!(stage.service.http().post(&path, "").await.status, 201);
+    }
+    let rows = listed(&stage, 80, "");
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    assert!(rows.iter().all(|row| row.chars().count() <= 80), "{rows:?}");
+    assert!(rows[0].ends_with("HELD FOR  TIME LEFT"), "{rows:?}");
+    for (month, row) in (10..).zip(&rows[1..]) {
+        let shown = row.split_whitespace().next().unwrap();
+        assert!(shown.ends_with("/report") && shown.contains(&format!("{month}/eu")), "{rows:?}");
+    }
+    let wide = listed(&stage, 80, "--wide");
+    assert!(wide[0].ends_with("WAITERS  FENCING TOKEN"), "{wide:?}");
+    for whole in [listed(&stage, 80, "--no-trunc"), listed(&stage, 200, "")] {
+        assert!(whole[1].starts_with(&key(10)), "{whole:?}");
+    }
+    assert!(listed(&stage, 200, "")[0].ends_with("FENCING TOKEN"));
+    let ran = Ran::of(run(&stage).args(["list", "tenants/"]).output().unwrap());
+    assert_eq!(ran.code, Some(125), "{ran:?}");
+    assert!(ran.err.contains("use `--prefix tenants/`"), "{ran:?}");
+}
+
 #[test]
 fn a_look_shows_at_most_a_hundred_waiters() {
     let stage = Stage::new();

@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 
 use crate::exec::proxy::{Mode, Proxy};
 use crate::exec::{Going, HOLDER, Ran, Stage, exec, on_terminal};
+use crate::support::process::{BINARY, command};
 use crate::support::{PATIENCE, eventually};
 
 /// Holds the key until its input ends; shows its token, which its wrapper must not.
@@ -56,12 +57,13 @@ async fn a_verbose_wait_tells_the_holder_and_the_place_when_they_change() {
     let answer = holder.post("/locks/key?ttl=1h&owner=web%E2%80%AE1", "").await;
     assert_eq!(answer.status, 201);
     let mut first = Waiter::start(&stage, "first", &[]);
-    first.tells(&["waiting for 'key', place 1 of 1: held by web\\u{202e}1 for ", " left"]).await;
+    let words = ["waiting for 'key', place 1 of 1: held for ", " left, by web\\u{202e}1"];
+    first.tells(&words).await;
     let mut second = Waiter::start(&stage, "second", &["-w", "1d"]);
-    second.tells(&["place 2 of 2: held by web\\u{202e}1", "; the wait ends in 23 h "]).await;
+    second.tells(&["waiting 23h59m more for 'key', place 2 of 2: held for "]).await;
     stage.let_go("key").await;
     first.tells(&["acquired 'key' after ", ", fencing token "]).await;
-    second.tells(&["place 1 of 1: held by first for "]).await;
+    second.tells(&["place 1 of 1: held for ", ", by first"]).await;
     let one = first.ends();
     let two = second.ends();
     for (waiter, told) in [(&first, first.told()), (&second, second.told())] {
@@ -88,10 +90,7 @@ async fn a_terminal_has_one_line_that_is_redrawn() {
     let lines: Vec<_> = drawn.split("\r\x1b[K").collect();
     let [one, two, three, ""] = lines[..] else { panic!("{drawn:?}") };
     for line in [one, two, three] {
-        assert!(
-            line.starts_with("lockkeeper: waiting for 'key', place 1 of 1: held for "),
-            "{line:?}"
-        );
+        assert!(line.starts_with("waiting for 'key', place 1 of 1: held for "), "{line:?}");
         assert!(!line.contains('\n'), "{line:?}");
     }
     stage.let_go("key").await;
@@ -112,8 +111,8 @@ async fn a_person_at_a_terminal_sees_who_is_in_the_way() {
     let typed = |line| Ran::of(on_terminal(&stage, line).output().unwrap());
     let ran = typed("exec LOCKKEEPER exec -w 3 key echo at work");
     assert_eq!(ran.code, Some(75), "{ran:?}");
-    assert!(ran.out.contains("lockkeeper: waiting for 'key', place 1 of 1: held for "), "{ran:?}");
-    assert!(ran.out.contains("lockkeeper: 'key' is held for another "), "{ran:?}");
+    assert!(ran.out.contains("s more for 'key', place 1 of 1: held for "), "{ran:?}");
+    assert!(ran.out.contains("lockkeeper: 'key' is held for "), "{ran:?}");
     let ran = typed("exec LOCKKEEPER exec -q -w 2 key true");
     assert_eq!((ran.code, &*ran.out), (Some(75), ""));
     let ran = typed("exec LOCKKEEPER exec -n -E 0 key true");
@@ -143,11 +142,31 @@ async fn a_look_that_fails_costs_its_line_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_is_not_verbose_looks_at_nothing() {
+async fn without_a_terminal_the_begin_and_the_end_of_a_wait_are_a_line_each() {
+    let stage = Stage::new();
+    let holder = stage.service.http().token(HOLDER);
+    assert_eq!(holder.post("/locks/key?owner=web-1&ttl=1h", "").await.status, 201);
+    let exec = stage.exec(&["-w", "8", "key", "true"]);
+    let mut acquire = command(BINARY);
+    acquire.args(["acquire", "-w", "8", "key"]).env("LOCKKEEPER_URL", stage.url());
+    let waits = [Going::start(exec), Going::start(acquire)];
+    for wait in waits {
+        let ran = wait.end();
+        assert_eq!((ran.code, &*ran.out), (Some(75), ""), "{ran:?}");
+        let [begin, end] = ran.err.lines().collect::<Vec<_>>()[..] else { panic!("{ran:?}") };
+        assert!(begin.starts_with("lockkeeper: waiting "), "{ran:?}");
+        assert!(begin.contains("s more for 'key', place "), "{ran:?}");
+        assert!(begin.ends_with("s left, by web-1") && begin.contains(": held for "), "{ran:?}");
+        assert!(end.starts_with("lockkeeper: 'key' is held for "), "{ran:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quiet_wait_looks_at_nothing() {
     let stage = Stage::new();
     stage.hold("key").await;
     let proxy = Proxy::before(stage.service.http().address).await;
-    let ran = exec(&proxy.url(), &["-w", "1", "key", "true"]).output().unwrap();
+    let ran = exec(&proxy.url(), &["-q", "-w", "2", "key", "true"]).output().unwrap();
     assert_eq!((ran.status.code(), &*ran.stderr), (Some(75), &b""[..]));
     assert!(proxy.requests().iter().all(|request| request.starts_with("POST ")));
 }

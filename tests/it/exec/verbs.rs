@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::exec::proxy::{Mode, Proxy};
-use crate::exec::{Going, Ran, Stage};
+use crate::exec::{Going, HOLDER, Ran, Stage};
 use crate::support::process::{BINARY, command};
 use crate::support::{NOWHERE, PATIENCE, eventually};
 
@@ -74,7 +74,7 @@ async fn a_token_comes_from_a_file_or_from_standard_input() {
     assert_eq!((ran.code, &*ran.out), (Some(0), "a-token-in-a-file\n"));
     // Once more is the same lease.
     assert_eq!(run(&stage, &["acquire", "-n", "--token-file", &file, "key"]).code, Some(0));
-    assert_eq!(run(&stage, &["acquire", "-n", "key"]), silent(75));
+    assert_eq!(run(&stage, &["acquire", "-q", "-n", "key"]), silent(75));
     assert_eq!(run(&stage, &["acquire", "-n", "-E", "0", "key"]), silent(0));
     assert_eq!(run(&stage, &["refresh", "--token-file", &file, "key"]), silent(0));
     let mut release = typed(&stage, BINARY);
@@ -83,6 +83,49 @@ async fn a_token_comes_from_a_file_or_from_standard_input() {
     release.child.stdin.take().unwrap().write_all(b"a-token-in-a-file").unwrap();
     assert_eq!(release.end(), silent(0));
     assert_eq!(stage.look("key").await["held"], false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_acquire_names_its_user_its_host_and_the_process_that_called() {
+    let stage = Stage::new();
+    let script = format!("{BINARY} acquire key; echo $$; {BINARY} acquire --owner '' other");
+    let ran = Ran::of(typed(&stage, "sh").args(["-c", &script]).output().unwrap());
+    let pid = ran.out.lines().nth(1).unwrap();
+    let owner = stage.look("key").await["owner"].as_str().unwrap().to_owned();
+    assert!(owner.ends_with(&format!(":{pid} sh")), "{owner}");
+    let user = Ran::of(command("id").arg("-un").output().unwrap()).out;
+    assert!(owner.starts_with(&format!("{}@", user.trim())), "{owner}");
+    assert!(stage.look("other").await["held"] == true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_release_says_whose_lease_it_ended_and_who_is_next() {
+    let stage = Stage::new();
+    let holder = stage.service.http().token(HOLDER);
+    assert_eq!(holder.post("/locks/key?owner=web-1", "").await.status, 201);
+    let number = stage.look("key").await["fencing_token"].to_string();
+    let mut acquire = typed(&stage, BINARY);
+    acquire.args(["acquire", "-q", "--owner", "web-2", "key"]);
+    let next = Going::start(acquire);
+    stage.waited_for("key", 1).await;
+    let told = |next: &str, number: &str| {
+        format!("ended the lease of {next} on 'key', fencing token {number}; ")
+    };
+    let ran = run(&stage, &["force-release", "key"]);
+    let expected = format!("{}next of 1 in line: web-2\n", told("web-1", &number));
+    assert_eq!((ran.code, ran.out, ran.err), (Some(0), expected, String::new()));
+    assert_eq!(next.end().code, Some(0));
+    let number = stage.look("key").await["fencing_token"].to_string();
+    let ran = run(&stage, &["force-release", "key"]);
+    assert_eq!(ran.out, format!("{}nobody waits\n", told("web-2", &number)));
+    for owner in ["a", "b"] {
+        let shared = format!("/locks/key?shared=true&owner={owner}");
+        assert_eq!(stage.service.http().post(&shared, "").await.status, 201);
+    }
+    let ran = run(&stage, &["force-release", "key"]);
+    assert_eq!(ran.out, "ended 2 leases on 'key'; nobody waits\n");
+    assert_eq!(stage.service.http().post("/locks/key", "").await.status, 201);
+    assert_eq!(run(&stage, &["force-release", "-q", "key"]), silent(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +138,8 @@ async fn a_token_file_that_is_not_there_gets_a_new_token() {
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     // A file that is there keeps its token, and each new file gets another one.
     assert_eq!(run(&stage, &["acquire", "-n", "--token-file", &file, "key"]).out, ran.out);
-    assert_eq!(run(&stage, &["acquire", "-n", "--token-file", &other, "key"]), silent(75));
+    let ran = run(&stage, &["acquire", "-n", "--token-file", &other, "key"]);
+    assert_eq!((ran.code, &*ran.out), (Some(75), ""));
     assert_eq!(run(&stage, &["release", "--token-file", &file, "key"]), silent(0));
     assert_eq!(stage.look("key").await["held"], false);
     let ran = run(&stage, &["acquire", "--token-file", "/no/such/directory/token", "key"]);
@@ -123,7 +167,7 @@ async fn a_fencing_token_keeps_a_late_verb_from_a_later_lease() {
     let second = stage.look("key").await["fencing_token"].to_string();
     let verb = |arguments: &[&str]| {
         let mut verb = typed(&stage, BINARY);
-        verb.args(arguments).args(["key"]).env("LOCK_TOKEN", crate::exec::HOLDER);
+        verb.args(arguments).args(["key"]).env("LOCK_TOKEN", HOLDER);
         Ran::of(verb.output().unwrap()).code
     };
     assert_eq!(verb(&["release", "--fencing-token", &first]), Some(79));
@@ -192,7 +236,7 @@ async fn a_release_whose_answer_is_lost_is_no_loss() {
     stage.hold("key").await;
     proxy.set(Mode::LoseAnswer);
     let mut release = typed(&stage, BINARY);
-    release.args(["release", "-u", &proxy.url(), "key"]).env("LOCK_TOKEN", crate::exec::HOLDER);
+    release.args(["release", "-u", &proxy.url(), "key"]).env("LOCK_TOKEN", HOLDER);
     let going = Going::start(release);
     eventually(PATIENCE, async || (stage.look("key").await["held"] == false).then_some(())).await;
     proxy.set(Mode::Pass);

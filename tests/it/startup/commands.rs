@@ -179,6 +179,21 @@ fn without_a_word_nothing_is_started_and_the_help_is_shown() {
 }
 
 #[test]
+fn a_word_of_other_programs_gets_a_tip() {
+    for (word, tip) in [
+        ("lock", "`exec KEY COMMAND` holds a key while COMMAND runs, `acquire KEY` takes it"),
+        ("unlock", "`release KEY` ends a lease by its token, `force-release KEY` without it"),
+        ("status", "`get KEY` shows a key, `list` those that are held"),
+    ] {
+        let output = run(&[word, "key"], &[]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.starts_with(&format!("lockkeeper: `{word}` is not a command: {tip}")));
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+}
+
+#[test]
 fn the_version_is_printed_by_word_and_by_flag() {
     let expected = format!("lockkeeper {}\n", env!("CARGO_PKG_VERSION"));
     for arguments in [["version"], ["--version"]] {
