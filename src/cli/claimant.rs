@@ -1,5 +1,6 @@
 //! Acquires a lease for a command, with retries.
 
+mod absence;
 mod progress;
 
 use std::fmt::Display;
@@ -20,6 +21,7 @@ use crate::lock::slots::Slots;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
+pub(super) use crate::cli::claimant::absence::{Absence, Unanswered};
 pub(super) use crate::cli::claimant::progress::Course;
 
 /// The pause between failed attempts.
@@ -33,12 +35,6 @@ const MOST_SUPERSEDED: u32 = 3;
 
 /// The longest wait of one request: the service's default limit.
 const SLICE: Duration = Duration::from_secs(25);
-
-/// The longest silence of a service that has not answered yet: a restart takes less.
-const SILENCE_AT_FIRST: Duration = Duration::from_secs(5);
-
-/// The longest silence of a service that had put us in line.
-const SILENCE_IN_LINE: Duration = Duration::from_secs(60);
 
 /// The time limit for leaving the line.
 pub(super) const LEAVE_TIME: Duration = Duration::from_secs(2);
@@ -126,76 +122,75 @@ impl Claimant {
         began: Moment,
         wait: Option<Duration>,
     ) -> Result<(Moment, Granted), Failure> {
-        let (mut patience, mut silent_since) = (SILENCE_AT_FIRST, None);
+        let mut absence = Absence::default();
         // A lease may exist whose answer was lost or came too late.
         let (mut unsure, mut superseded) = (false, 0);
         let why = loop {
             let left = || wait.map_or(SLICE, |wait| began.after(wait).left());
             let slice = left().min(SLICE);
             let sent = Moment::now();
-            let why = match self.client.acquire(&self.key, &self.token, &self.wish, slice).await {
-                Ok(granted) => {
-                    let began = sent.after(granted.waited);
-                    if !began.after(granted.ttl / 2).has_come() {
-                        return Ok((sent, granted));
+            let (why, was_sent) =
+                match self.client.acquire(&self.key, &self.token, &self.wish, slice).await {
+                    Ok(granted) => {
+                        let began = sent.after(granted.waited);
+                        if !began.after(granted.ttl / 2).has_come() {
+                            return Ok((sent, granted));
+                        }
+                        unsure = true;
+                        ("answers take longer than half of the TTL".to_owned(), false)
                     }
-                    unsure = true;
-                    "answers take longer than half of the TTL".to_owned()
-                }
-                Err(ClientError::Refused(refusal))
-                    if refusal.is_busy() || refusal.is(Code::QuotaExceeded) =>
-                {
-                    let busy = refusal.is_busy();
-                    // Busy is definite: this token holds nothing, or no more than it knows of.
-                    unsure &= !busy;
-                    if left().is_zero() || busy && refusal.mine {
-                        // The service is there, so a quota is no reason to go on without it.
-                        break match busy {
-                            true => Failure { code: exit::BUSY, why: refused(&self.key, &refusal) },
-                            false => refusal.detail.into(),
-                        };
+                    Err(ClientError::Refused(refusal))
+                        if refusal.is_busy() || refusal.is(Code::QuotaExceeded) =>
+                    {
+                        let busy = refusal.is_busy();
+                        // Busy is definite: this token holds nothing, or no more than it knows of.
+                        unsure &= !busy;
+                        if left().is_zero() || busy && refusal.mine {
+                            // The service is there, so a quota is no reason to go on without it.
+                            break match busy {
+                                true => {
+                                    Failure { code: exit::BUSY, why: refused(&self.key, &refusal) }
+                                }
+                                false => refusal.detail.into(),
+                            };
+                        }
+                        absence.ends();
+                        self.course.is_answered();
+                        if !busy {
+                            self.voice.tell(|| about(&self.key, refusal.detail));
+                        }
+                        sleep(sent.after(PAUSE).left()).await;
+                        continue;
                     }
-                    (silent_since, patience) = (None, SILENCE_IN_LINE);
-                    if !busy {
-                        self.voice.tell(|| about(&self.key, refusal.detail));
+                    Err(ClientError::Refused(refusal)) if refusal.is(Code::WaitCancelled) => {
+                        break self.lost("was released while it waited");
                     }
-                    sleep(sent.after(PAUSE).left()).await;
-                    continue;
-                }
-                Err(ClientError::Refused(refusal)) if refusal.is(Code::WaitCancelled) => {
-                    break self.lost("was released while it waited");
-                }
-                Err(ClientError::Refused(refusal)) if refusal.is(Code::Superseded) => {
-                    superseded += 1;
-                    match self.superseded(superseded, sent).await {
-                        Some(failure) => break failure,
-                        None => continue,
+                    Err(ClientError::Refused(refusal)) if refusal.is(Code::Superseded) => {
+                        superseded += 1;
+                        match self.superseded(superseded, sent).await {
+                            Some(failure) => break failure,
+                            None => continue,
+                        }
                     }
-                }
-                Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
-                    // A gateway may have passed the request on before it refused.
-                    unsure |= !refusal.is_ours();
-                    break refusal.detail.into();
-                }
-                Err(error) => {
-                    unsure = true;
-                    error.to_string()
-                }
-            };
-            // One that fails before its wait is over was cut: the service was there until now. Only
-            // one that has put the claim in line answers nothing for so long.
+                    Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
+                        // A gateway may have passed the request on before it refused.
+                        unsure |= !refusal.is_ours();
+                        break refusal.detail.into();
+                    }
+                    Err(error) => {
+                        unsure = true;
+                        let sent = matches!(error, ClientError::NoAnswer { sent: true, .. });
+                        (error.to_string(), sent)
+                    }
+                };
             let was_cut = !sent.after(slice).has_come();
-            if was_cut && sent.after(SILENCE_AT_FIRST).has_come() {
-                patience = SILENCE_IN_LINE;
-            }
-            if left().is_zero() {
-                patience = SILENCE_AT_FIRST;
-            }
-            let since = if was_cut { Moment::now() } else { sent };
-            if silent_since.get_or_insert(since).after(patience).has_come() {
+            absence.notes(Unanswered { at: sent, sent: was_sent, was_cut });
+            if absence.is_too_long(left().is_zero()) {
                 break Failure { code: exit::UNREACHABLE, why };
             }
-            self.voice.tell(|| about(&self.key, why));
+            if self.course.is_silent(&why) {
+                self.voice.tell(|| about(&self.key, why));
+            }
             sleep(sent.after(PAUSE).left()).await;
         };
         if unsure {

@@ -28,8 +28,12 @@ pub(crate) enum ClientError {
     #[error("{}", .0.detail)]
     Refused(Box<Refusal>),
     /// The outcome is unknown: the request may have taken effect.
-    #[error("{0}")]
-    NoAnswer(String),
+    #[error("{why}")]
+    NoAnswer {
+        why: String,
+        /// The request was sent, so somebody was there.
+        sent: bool,
+    },
 }
 
 /// A refusal by the service, or by a proxy in front of it.
@@ -78,7 +82,8 @@ impl Granted {
         }
         let read: Body = serde_json::from_str(&body).map_err(|_| ClientError::strange())?;
         if read.key != key.as_str() || LeaseToken::parse(&read.token).as_ref() != Ok(token) {
-            return Err(ClientError::NoAnswer("the answer is for another claim".to_owned()));
+            let why = "the answer is for another claim".to_owned();
+            return Err(ClientError::NoAnswer { why, sent: true });
         }
         let fencing_token = FencingToken::from_number(read.fencing_token);
         Ok(Self {
@@ -96,14 +101,14 @@ impl ClientError {
     /// Returns whether a retry may be answered differently.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::NoAnswer(_) => true,
+            Self::NoAnswer { .. } => true,
             Self::Refused(refusal) => refusal.may_pass(),
         }
     }
 
     /// An answer that is not from lockkeeper; it proves nothing.
     pub(crate) fn strange() -> Self {
-        Self::NoAnswer("the answer is not from lockkeeper".to_owned())
+        Self::NoAnswer { why: "the answer is not from lockkeeper".to_owned(), sent: true }
     }
 }
 

@@ -8,6 +8,7 @@ mod answer;
 mod connect;
 mod tls;
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -273,7 +274,8 @@ impl Client {
     /// The status of `/healthz`. A service that demands a client certificate has answered as well:
     /// 200.
     pub(crate) async fn health(&self) -> Result<u16, BoxError> {
-        let asked = self.exchange(HttpCall::new(Method::GET, "/healthz".to_owned()));
+        let sent = Cell::new(false);
+        let asked = self.exchange(HttpCall::new(Method::GET, "/healthz".to_owned()), &sent);
         match timeout(HEALTH_TIME, asked).await {
             Ok(Err(error)) if lives_without(&*error) => Ok(200),
             Ok(answer) => Ok(answer?.0),
@@ -283,13 +285,15 @@ impl Client {
 
     async fn call(&self, call: HttpCall<'_>) -> Result<(u16, String), ClientError> {
         let within = call.within;
+        let sent = Cell::new(false);
         let told = |why: String| {
-            ClientError::NoAnswer(match &self.socket {
+            let why = match &self.socket {
                 Some(path) => format!("no answer from {UNIX}{}: {why}", path.display()),
                 None => format!("no answer from {}://{}: {why}", self.scheme, self.authority),
-            })
+            };
+            ClientError::NoAnswer { why, sent: sent.get() }
         };
-        match timeout(within, self.exchange(call)).await {
+        match timeout(within, self.exchange(call, &sent)).await {
             Ok(Ok((status, body))) if (200..300).contains(&status) => Ok((status, body)),
             Ok(Ok((status, body))) => {
                 let refusal = Refusal::of(status, &body);
@@ -301,7 +305,12 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, call: HttpCall<'_>) -> Result<(u16, String), BoxError> {
+    /// Sends a request, notes that, and returns the answer.
+    async fn exchange(
+        &self,
+        call: HttpCall<'_>,
+        sent: &Cell<bool>,
+    ) -> Result<(u16, String), BoxError> {
         let path = format!("{}{}", self.prefix, call.path);
         let mut request = Request::builder().method(call.method).uri(path);
         request = request.header(HOST, self.authority.as_str());
@@ -316,6 +325,7 @@ impl Client {
         }
         let request = request.body(Full::new(Bytes::from(call.body)))?;
         let (mut sender, connection) = handshake(TokioIo::new(self.connect().await?)).await?;
+        sent.set(true);
         let answered = async {
             let (head, body) = sender.send_request(request).await?.into_parts();
             let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await?.to_bytes();

@@ -5,7 +5,7 @@
 //! It looks at the key beside the waiting request. A look that fails costs its line and nothing
 //! else.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
@@ -30,6 +30,9 @@ const PAUSE_TOLD: Duration = Duration::from_secs(5);
 /// The pause between two lines of a voice that is not verbose: a log stays short.
 const PAUSE_USUAL: Duration = Duration::from_secs(60);
 
+/// A service that is absent.
+const RETRYING: &str = "no answer, retrying";
+
 /// The waiting requests that a look asks for: as many as the service allows.
 const MAX_PLACES: u64 = 100;
 
@@ -40,6 +43,20 @@ type Facts = (Option<String>, Option<u64>, Option<usize>);
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Course {
     told: Cell<Option<Moment>>,
+    /// The reason why the service does not answer.
+    silent: RefCell<Option<String>>,
+}
+
+impl Course {
+    /// The service does not answer. Returns whether that, or the reason, is new.
+    pub(super) fn is_silent(&self, why: &str) -> bool {
+        self.silent.replace(Some(why.to_owned())).as_deref() != Some(why)
+    }
+
+    /// The service has answered.
+    pub(super) fn is_answered(&self) {
+        self.silent.replace(None);
+    }
 }
 
 impl Claimant {
@@ -53,12 +70,24 @@ impl Claimant {
         sleep(FIRST).await;
         loop {
             let wait = self.look(until).await;
+            if wait.is_some() {
+                self.course.is_answered();
+            }
+            let silence = self.course.silent.borrow().clone();
             if draws {
-                voice.draw(|columns| wait.map_or_else(String::new, |wait| wait.drawn(columns)));
-            } else if let Some(wait) = wait {
-                let facts = Some(wait.facts());
-                if is_due(voice.tells(), facts != known, self.course.told.get()) {
-                    voice.complain(|| wait.line());
+                let left = || more(until.map(Moment::left));
+                let retrying = || format!("waiting {}for '{}': {RETRYING}", left(), self.key);
+                let silent = || silence.as_ref().map_or_else(String::new, |_| retrying());
+                voice.draw(|columns| wait.map_or_else(silent, |wait| wait.drawn(columns)));
+            } else if !until.is_some_and(Moment::has_come) {
+                let facts = wait.as_ref().map(Wait::facts);
+                let line = wait.map(|wait| wait.line()).or_else(|| {
+                    let left = more(until.map(Moment::left));
+                    silence.map(|why| format!("waiting {left}for '{}', retrying: {why}", self.key))
+                });
+                let is_due = is_due(voice.tells(), facts != known, self.course.told.get());
+                if let Some(line) = line.filter(|_| is_due) {
+                    voice.complain(|| line);
                     self.course.told.set(Some(Moment::now()));
                     known = facts;
                 }
@@ -76,6 +105,12 @@ impl Claimant {
         let place = place(&status, self.wish.owner.as_ref());
         is_waiting.then(|| Wait { status, place, left: until.map(Moment::left) })
     }
+}
+
+/// The time for which a wait goes on, if it has an end.
+fn more(left: Option<Duration>) -> String {
+    let left = left.filter(|left| !left.is_zero());
+    left.map_or_else(String::new, |left| format!("{} more ", span(millis_down(left))))
 }
 
 /// Returns whether a line is due: to a verbose voice after a change, to another one a minute after
@@ -100,7 +135,7 @@ impl Wait {
     }
 
     fn line(&self) -> String {
-        self.words(&self.left(), &self.status.key, Holding::of(&self.status))
+        self.words(&more(self.left), &self.status.key, Holding::of(&self.status))
     }
 
     /// The line for so many columns: the key and the holder give way, then the end of the wait.
@@ -112,7 +147,7 @@ impl Wait {
             columns.saturating_sub(rest + 1)
         };
         let needed = (width(&self.status.key) + width(&holder)).min(2 * LEAST_WIDTH);
-        let left = Some(self.left()).filter(|left| room(left) >= needed).unwrap_or_default();
+        let left = Some(more(self.left)).filter(|left| room(left) >= needed).unwrap_or_default();
         // The longer of the two gives way first.
         let (key, room) = (&self.status.key, room(&left).max(2 * LEAST_WIDTH));
         let most_key = (room - width(&holder).min(room / 2)).min(width(key));
@@ -122,10 +157,6 @@ impl Wait {
             &shortened(key, most_key),
             holding(Some(holder).filter(|it| !it.is_empty())),
         )
-    }
-
-    fn left(&self) -> String {
-        self.left.map_or_else(String::new, |left| format!("{} more ", span(millis_down(left))))
     }
 
     fn words(&self, left: &str, key: &str, holding: Holding) -> String {

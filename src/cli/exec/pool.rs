@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::cli::claimant::{Absence, Unanswered};
 use crate::cli::clock::Moment;
 use crate::cli::exec::lease::LeaseKeeper;
 use crate::cli::exec::leases::Leases;
@@ -27,25 +28,45 @@ pub(super) async fn acquire(
     let left = || until.map_or(TURN.saturating_mul(2), Moment::left);
     let mut order: Vec<_> = keepers.iter().collect();
     order.sort_unstable_by_key(|keeper| keeper.claimant.token.expose()); // A token is random.
+    let mut absence = Absence::default();
     loop {
         // The last round of tries finds a key that became free while another was waited for.
         let last = left().is_zero();
-        let mut busy = None;
+        let mut failed = None;
         for keeper in &order {
             match keeper.acquire(Some(Duration::ZERO)).await {
-                Err(why) if why.code == exit::BUSY => busy = Some(why),
+                // A round that is the last is no second wait.
+                Err(why) if last && why.code == exit::UNREACHABLE => return Err(why),
+                Err(why) if is_passing(&why, &mut absence) => failed = Some(why),
                 other => return other.map(|lease| Leases::of(keeper, lease)),
             }
         }
-        if let Some(busy) = busy.filter(|_| last) {
-            return Err(busy);
+        if let Some(failed) = failed.filter(|why| last || is_over(why, &absence)) {
+            return Err(failed);
         }
         for (place, keeper) in order.iter().enumerate() {
             let turn = left() / u32::try_from(order.len() - place).unwrap_or(u32::MAX);
             match keeper.acquire(Some(turn.min(TURN))).await {
-                Err(why) if why.code == exit::BUSY => _ = keeper.claimant.leave().await,
+                Err(why) if is_passing(&why, &mut absence) => _ = keeper.claimant.leave().await,
                 other => return other.map(|lease| Leases::of(keeper, lease)),
             }
         }
     }
+}
+
+/// Notes that a key is held, or that the service is absent. Returns false for another failure.
+fn is_passing(why: &Failure, absence: &mut Absence) -> bool {
+    match why.code {
+        exit::BUSY => absence.ends(),
+        exit::UNREACHABLE => {
+            absence.notes(Unanswered { at: Moment::now(), sent: false, was_cut: true })
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Returns whether the service was absent for too long.
+fn is_over(why: &Failure, absence: &Absence) -> bool {
+    why.code == exit::UNREACHABLE && absence.is_too_long(false)
 }

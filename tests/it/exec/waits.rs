@@ -1,14 +1,15 @@
 //! Waiting for the key.
 
 use std::future::ready;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Instant;
 
 use serde_json::Value;
 
 use crate::exec::proxy::Proxy;
-use crate::exec::{Going, HOLDER, Stage, exec, store};
-use crate::support::process::signal;
+use crate::exec::{Going, HOLDER, Stage, exec, on_terminal, store};
+use crate::support::process::{BINARY, command, signal};
 use crate::support::{PATIENCE, Process, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,12 +128,12 @@ fn a_short_ttl_is_enough_without_another_option() {
 /// The silence of the service counts from the end of the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_cut_goes_on_however_old_its_request_is() {
-    for (waited, away) in [(4_000, 2_000), (5_500, 0)] {
+    for (waited, away) in [(2_000, 7_000), (5_500, 0)] {
         let Stage { directory, service } = Stage::new();
         let address = service.http().address.to_string();
         let held = service.http().token(HOLDER).post("/locks/key?ttl=1h", "").await;
         assert_eq!(held.status, 201);
-        let words = ["--if-down", "run", "key", "sh", "-c", "echo $LOCK_FENCING_TOKEN"];
+        let words = ["--if-down", "run", "-w", "5m", "key", "sh", "-c", "echo $LOCK_FENCING_TOKEN"];
         let mut going = Going::start(exec(&service.http().url(), &words));
         eventually(PATIENCE, async || {
             let look = service.http().get("/locks/key?waiters=1").await.json();
@@ -149,4 +150,41 @@ async fn a_wait_that_is_cut_goes_on_however_old_its_request_is() {
         assert_ne!(going.line(), "", "cut after {waited} ms");
         assert_eq!(going.end().code, Some(0));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_does_not_resolve_yet_is_an_absence() {
+    let stage = Stage::with(&[("LOCKKEEPER_ALLOWED_HOSTS", "locks.test")]);
+    let hosts = stage.path("hosts");
+    std::fs::write(&hosts, "127.0.0.1 localhost\n").unwrap();
+    let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+    let mut exec = command("unshare");
+    exec.args(["-m", "sh", "-c", script, &hosts, BINARY]);
+    exec.args(["exec", "-v", "-w", "5m", "key", "echo", "ran"]);
+    let port = stage.service.http().address.port();
+    exec.env("LOCKKEEPER_URL", format!("http://locks.test:{port}"));
+    let began = Instant::now();
+    let mut going = Going::start(exec);
+    let mut said = BufReader::new(going.child.stderr.take().unwrap()).lines();
+    let told = said.next().unwrap().unwrap();
+    assert!(told.starts_with("lockkeeper: 'key': no answer from http://locks.test:"), "{told}");
+    // Longer than the absence that a claim outlasts which does not wait.
+    eventually(PATIENCE, async || (began.elapsed().as_secs() >= 7).then_some(())).await;
+    std::fs::write(&hosts, "127.0.0.1 localhost locks.test\n").unwrap();
+    assert_eq!(going.line(), "ran");
+    assert_eq!(going.end().code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_that_the_service_does_not_answer() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    let mut going = Going::start(on_terminal(&stage, "exec LOCKKEEPER exec -w 5m key echo ran"));
+    stage.waited_for("key", 1).await;
+    stage.service.signal("KILL");
+    let mut drawn = Vec::new();
+    while !String::from_utf8_lossy(&drawn).contains("more for 'key': no answer, retrying") {
+        assert!(going.lines.read_until(b'K', &mut drawn).unwrap() > 0, "{drawn:?}");
+    }
+    going.child.kill().unwrap();
 }
