@@ -3,7 +3,6 @@
 mod absence;
 mod progress;
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cli::clock::Moment;
 use crate::cli::exit;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, about};
 use crate::cli::remote::duration;
 use crate::cli::table::{Holding, whose};
 use crate::cli::voice::Voice;
@@ -74,6 +73,10 @@ impl Contention {
         if self.shared { Some(Slots::SHARED) } else { self.slots }
     }
 
+    pub(super) fn waits(&self) -> bool {
+        self.wait().is_none_or(|wait| !wait.is_zero())
+    }
+
     /// The longest wait; `None` means forever.
     pub(super) fn wait(&self) -> Option<Duration> {
         if self.nonblock { Some(Duration::ZERO) } else { self.wait }
@@ -90,12 +93,6 @@ pub(super) struct Claimant {
     pub(super) wish: Wish,
     pub(super) voice: Voice,
     pub(super) course: Course,
-}
-
-/// A sentence with the key that it is about, unless it has that already.
-pub(super) fn about(key: &LockKey, what: impl Display) -> String {
-    let (key, what) = (format!("'{key}'"), what.to_string());
-    if what.contains(&key) { what } else { format!("{key}: {what}") }
 }
 
 impl Claimant {
@@ -146,13 +143,7 @@ impl Claimant {
                         // Busy is definite: this token holds nothing, or no more than it knows of.
                         unsure &= !busy;
                         if left().is_zero() || busy && refusal.mine {
-                            // The service is there, so a quota is no reason to go on without it.
-                            break match busy {
-                                true => {
-                                    Failure { code: exit::BUSY, why: refused(&self.key, &refusal) }
-                                }
-                                false => refusal.detail.into(),
-                            };
+                            break refused(&self.key, &refusal);
                         }
                         absence.ends();
                         self.course.is_answered();
@@ -196,7 +187,7 @@ impl Claimant {
         if unsure {
             self.leave().await;
         }
-        Err(Failure { why: about(&self.key, why.why), ..why })
+        Err(why.about(&self.key))
     }
 
     /// Waits after a request that was superseded: an earlier one of this claim may have arrived late.
@@ -243,10 +234,14 @@ impl Claimant {
     }
 }
 
-/// A refusal because the key is held, in words.
-fn refused(key: &LockKey, refusal: &Refusal) -> String {
+/// The failure of a claim that is refused because the key is held, or for a quota: then the service
+/// is there, so that is no reason to go on without it.
+fn refused(key: &LockKey, refusal: &Refusal) -> Failure {
+    if !refusal.is_busy() {
+        return refusal.detail.clone().into();
+    }
     if !refusal.is(Code::LockHeld) || refusal.mine {
-        return refusal.detail.clone();
+        return Failure { code: exit::BUSY, why: refusal.detail.clone() };
     }
     let holding = Holding {
         whose: whose(refusal.owner.as_deref(), refusal.holders, refusal.slots),
@@ -255,7 +250,7 @@ fn refused(key: &LockKey, refusal: &Refusal) -> String {
     };
     let waiters = refusal.waiters.filter(|waiters| *waiters > 0);
     let line = waiters.map_or_else(String::new, |waiters| format!("; {waiters} in line"));
-    format!("'{key}' is {holding}{line}")
+    Failure { code: exit::BUSY, why: format!("'{key}' is {holding}{line}") }
 }
 
 fn slots(text: &str) -> Result<Slots, String> {

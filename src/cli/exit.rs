@@ -1,10 +1,12 @@
 //! Exit codes of the commands, and the failures that have them. docs/reference.md has the same
 //! table.
 
+use std::fmt::Display;
 use std::io;
 
 use crate::cli::voice::Voice;
 use crate::client::ClientError;
+use crate::lock::key::LockKey;
 use crate::wire::Code;
 
 /// A command of the service itself failed, or `serve` cannot start.
@@ -26,6 +28,9 @@ pub(super) const UNREACHABLE: u8 = 69;
 pub(super) const BUSY: u8 = 75;
 
 pub(super) const LOST: u8 = 79;
+
+/// An outer `exec` has the key, and its own COMMAND asks for it.
+pub(super) const NESTED: u8 = 80;
 
 /// COMMAND ran longer than --max-run, as with `timeout`.
 pub(super) const TIMED_OUT: u8 = 124;
@@ -67,6 +72,19 @@ impl Failure {
         voice.complain(|| self.why);
         self.code
     }
+}
+
+impl Failure {
+    /// The same failure, with its key.
+    pub(super) fn about(self, key: &LockKey) -> Self {
+        Self { why: about(key, self.why), ..self }
+    }
+}
+
+/// A sentence with the key that it is about, unless it has that already.
+pub(super) fn about(key: &LockKey, what: impl Display) -> String {
+    let (key, what) = (format!("'{key}'"), what.to_string());
+    if what.contains(&key) { what } else { format!("{key}: {what}") }
 }
 
 impl From<String> for Failure {

@@ -127,7 +127,7 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, Address)> {
 
 fn check_unix(path: &Path) -> io::Result<Address> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    std::fs::read_dir(directory.unwrap_or(Path::new(".")))?;
+    std::fs::read_dir(directory.unwrap_or_else(|| Path::new(".")))?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => Err(no_socket()),
         _ => Ok(Address::Unix(path.to_owned())),

@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::claimant::{Claimant, Contention, Course, PAUSE, about};
+use crate::cli::claimant::{Claimant, Contention, Course, PAUSE};
 use crate::cli::exit::Failure;
 use crate::cli::locks::look::{Get, List};
+use crate::cli::outer::Standing;
 use crate::cli::remote::{Remote, duration, key};
 use crate::cli::signals::Signals;
 use crate::cli::table::json_line;
 use crate::cli::terminal::plain;
-use crate::cli::{exit, owner, runtime, voice};
+use crate::cli::{exit, outer, owner, runtime, voice};
 use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
@@ -122,9 +123,9 @@ pub(super) fn run(verb: &LockCommand) -> u8 {
     let remote = &verb.shown().remote;
     runtime::command(remote.voice(), async {
         let done = verb.run(remote.client()?).await;
-        done.map_err(|Failure { code, why }| match verb.key() {
-            Some(key) => Failure { code, why: about(key, why) },
-            None => Failure { code, why },
+        done.map_err(|failure| match verb.key() {
+            Some(key) => failure.about(key),
+            None => failure,
         })
     })
 }
@@ -186,6 +187,17 @@ impl LockCommand {
 
 impl Acquire {
     async fn run(&self, client: Client) -> Result<u8, Failure> {
+        let slots = self.contention.slots();
+        // Without a wait, the lease of the exec around this is a held key like any other.
+        if self.contention.waits()
+            && let Some((_, found)) =
+                outer::look(&client, &self.named.key, &self.contention).await?
+            && found != Standing::Apart
+        {
+            let why = "the `lockkeeper exec` around this command has the key, so that this would \
+                       wait for its own end: use its LOCK_TOKEN, or -n";
+            return Err(Failure { code: exit::NESTED, why: why.to_owned() });
+        }
         let token = match &self.token_file {
             Some(path) => {
                 let new = self.named.shown.remote.new_token()?;
@@ -206,7 +218,7 @@ impl Acquire {
             wish: Wish {
                 ttl: self.ttl.map(Ttl::lasting),
                 owner: Owner::parse(&owner).map_err(|error| error.to_string())?,
-                slots: self.contention.slots(),
+                slots,
             },
             voice: self.named.shown.remote.voice(),
             course: Course::default(),

@@ -43,7 +43,7 @@ const EXAMPLES: [(&str, &[&str]); 13] = [
 ];
 
 /// The exit codes, as docs/reference.md has them.
-const EXIT_STATUS: [(&str, &str); 11] = [
+const EXIT_STATUS: [(&str, &str); 12] = [
     ("0", "it worked; exec: COMMAND's own exit code"),
     ("1", "a command of the service itself failed, or serve cannot start"),
     ("2", "wrong usage of those"),
@@ -52,6 +52,7 @@ const EXIT_STATUS: [(&str, &str); 11] = [
     ("69", "the service is unreachable"),
     ("75", "another client holds the key"),
     ("79", "the lease is lost"),
+    ("80", "an outer exec has the key, and would be waited for"),
     ("124", "exec: COMMAND ran longer than --max-run"),
     ("125", "wrong usage, a refused request, or an internal error"),
     ("126, 127", "exec: COMMAND cannot be executed, or was not found"),

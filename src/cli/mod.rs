@@ -11,6 +11,7 @@ mod live;
 mod locks;
 mod log;
 mod manual;
+mod outer;
 mod owner;
 mod redlock;
 mod reload;
@@ -171,6 +172,15 @@ pub fn run() -> ExitCode {
         Command::Version => print(concat!("lockkeeper ", env!("CARGO_PKG_VERSION"), "\n")),
     };
     ended(done.map(|()| 0).map_err(exit::failed))
+}
+
+/// Releases a lease by its token in the environment, as `lockkeeper release` does.
+fn release(fencing_token: &str, key: &str) -> Option<u8> {
+    let words = ["lockkeeper", "release", "--quiet", "--fencing-token", fencing_token, "--", key];
+    match Cli::from_arg_matches(&command().try_get_matches_from(words).ok()?).ok()?.command {
+        Command::Lock(release) => Some(locks::run(&release)),
+        _ => None,
+    }
 }
 
 /// Reports why a command of the service itself failed, and returns its exit code.

@@ -44,7 +44,7 @@ impl Absence {
         let Unanswered { at, sent, was_cut } = request;
         self.stood |= sent && was_cut && at.after(ANSWERS).has_come();
         // Until it was cut, the service was there.
-        self.since.get_or_insert(if was_cut { Moment::now() } else { at });
+        self.since.get_or_insert_with(|| if was_cut { Moment::now() } else { at });
     }
 
     /// Returns whether the claim is given up; `is_over` says that its wait is.

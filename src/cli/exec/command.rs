@@ -14,10 +14,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
 use crate::cli::exec::warden::{ROUND, Warden, WardenOrder};
-use crate::cli::exec::{KEY, change_environment, marks, ourselves};
-use crate::cli::exit;
+use crate::cli::exec::{change_environment, marks, ourselves};
 use crate::cli::signals::block_only;
 use crate::cli::voice::last_words;
+use crate::cli::{exit, outer};
 use crate::platform::{Sender, processes};
 
 /// The argument of the process that becomes COMMAND.
@@ -156,7 +156,7 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     }
     if Moment::from_micros(latest).has_come() {
         // The machine was suspended since the grant, or the service allows no longer lease.
-        let key = std::env::var(KEY).unwrap_or_default();
+        let key = std::env::var(outer::KEY).unwrap_or_default();
         let told = format_args!("'{key}': COMMAND is not started: the lease leaves it no time");
         return cannot(&told, exit::LOST);
     }

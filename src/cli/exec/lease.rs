@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::cli::claimant::{Claimant, PAUSE, about};
+use crate::cli::claimant::{Claimant, PAUSE};
 use crate::cli::clock::Moment;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, about};
 use crate::cli::table::span;
 use crate::client::{ANSWER_TIME, ClientError, Granted, Wish};
 use crate::lock::time::{Ttl, millis_down};

@@ -9,11 +9,11 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::time::sleep;
 
-use crate::cli::claimant::{LEAVE_TIME, PAUSE, about};
+use crate::cli::claimant::{LEAVE_TIME, PAUSE};
 use crate::cli::clock::Moment;
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
 use crate::cli::exit;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, about};
 use crate::lock::key::LockKey;
 use crate::platform::clock::Alarm;
 

@@ -15,6 +15,7 @@ mod pool;
 mod reach;
 mod supervise;
 mod warden;
+mod within;
 mod words;
 
 use std::collections::BTreeSet;
@@ -28,27 +29,27 @@ use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use crate::cli::claimant::{Claimant, Contention, Course, about};
+use crate::cli::claimant::{Claimant, Contention, Course};
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::supervise::Supervisor;
-use crate::cli::exec::warden::{FENCING_TOKENS, TOKEN};
 use crate::cli::exec::words::Words;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, about};
+use crate::cli::outer::{FENCING_TOKENS, OuterLease, TOKEN};
 use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::table::span;
-use crate::cli::{exit, owner, runtime};
+use crate::cli::{exit, outer, owner, runtime};
 use crate::client::Wish;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
 use crate::platform::processes;
 
-/// The variable with the key that COMMAND is told of first.
-const KEY: &str = "LOCK_KEY";
+/// The argument of a warden's process.
+const WARDEN: &str = "exec:warden";
 
 /// The time for the release after a signal.
 const HURRY: Duration = Duration::from_secs(1);
@@ -62,7 +63,7 @@ const HURRY: Duration = Duration::from_secs(1);
 ///
 /// Exit codes: that of the command, and 128+N if signal N ended it; 75 another client holds the
 /// key; 69 the service is unreachable; 79 the lease was lost, and the command killed or ended
-/// already; 124 it ran longer than --max-run; 125 wrong usage or an internal error; 126 it cannot be
+/// already; 80 an outer exec has the key with another share; 124 it ran longer than --max-run; 125 wrong usage or an internal error; 126 it cannot be
 /// executed; 127 not found.
 #[derive(Args, Debug)]
 #[command(override_usage = "lockkeeper exec [OPTIONS] KEY [--] COMMAND [ARG]...\n       \
@@ -132,7 +133,11 @@ enum IfDown {
 }
 
 pub(super) fn exec(exec: Exec) -> u8 {
-    runtime::command(exec.remote.voice(), async { Prepared::new(&exec)?.run().await })
+    runtime::command(exec.remote.voice(), async {
+        let mut prepared = Prepared::new(&exec)?;
+        prepared.go_within_outer_leases().await?;
+        prepared.run().await
+    })
 }
 
 /// Runs the processes that `exec` starts from its own program. They are internal, so the command
@@ -141,7 +146,7 @@ pub(super) fn as_part_of_exec() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     match words.next()?.to_str()? {
         command::BECOME => Some(command::become_command(words)),
-        warden::WARDEN => Some(warden::warden()),
+        WARDEN => Some(warden::warden()),
         _ => None,
     }
 }
@@ -170,6 +175,8 @@ struct Prepared<'a> {
     key: LockKey,
     /// The keeper of a lease for KEY and for each key of `--any-of` or `--also`, in their order.
     keepers: Vec<LeaseKeeper>,
+    /// The leases of an outer `exec` that COMMAND runs within.
+    outer: Vec<OuterLease>,
     terms: Terms,
     command: Vec<OsString>,
 }
@@ -203,7 +210,7 @@ impl<'a> Prepared<'a> {
             Ok::<_, String>(LeaseKeeper { claimant, terms })
         };
         let keepers = keys.into_iter().map(keeper).collect::<Result<_, _>>()?;
-        Ok(Self { exec, key, keepers, terms, command })
+        Ok(Self { exec, key, keepers, outer: Vec::new(), terms, command })
     }
 
     async fn run(&self) -> Result<u8, Failure> {
@@ -236,6 +243,9 @@ impl<'a> Prepared<'a> {
     /// Acquires the leases; none with `--if-down run` if the service is down.
     async fn acquire(&self) -> Result<Leases<'_>, Failure> {
         let Self { exec, keepers, .. } = self;
+        if keepers.is_empty() {
+            return Ok(Leases::default());
+        }
         let wait = exec.contention.wait();
         let acquired = if exec.also.is_empty() {
             pool::acquire(keepers, wait).await
@@ -266,7 +276,7 @@ impl<'a> Prepared<'a> {
             blocked: signals.blocked,
             latest: leases.earliest(|lease| lease.terminate),
             end: supervisor.last_moment(),
-            give_back: &self.give_back(&changes),
+            give_back: &self.give_back(leases),
         });
         let (code, earliest) = match started {
             Ok(running) => {
@@ -300,20 +310,26 @@ impl<'a> Prepared<'a> {
 
     /// The variables of COMMAND; without a lease those of an outer one are removed.
     fn environment(&self, leases: &Leases<'_>) -> Vec<(&'static str, Option<String>)> {
-        let first = self.named(leases);
-        let each = |(keeper, lease): (&LeaseKeeper, KnownLease)| {
-            format!("{} {}", lease.fencing_token, keeper.claimant.key)
-        };
-        let numbers = first.map(|_| leases.all().map(each).collect::<Vec<_>>().join("\n"));
-        let (keeper, lease) = first.unzip();
-        let claimant = keeper.map(|keeper| &keeper.claimant);
+        let own = leases.all().map(|(keeper, lease)| OuterLease {
+            fencing_token: lease.fencing_token.number(),
+            token: keeper.claimant.token.expose().to_owned(),
+            slot: lease.slot.map(|slot| slot.to_string()),
+            key: keeper.claimant.key.clone(),
+        });
+        let all: Vec<_> = own.chain(self.outer.iter().cloned()).collect();
+        // Of a pool the one that there is, of several keys KEY.
+        let first = all.iter().find(|lease| lease.key == self.key).or_else(|| all.first());
+        let each = |lease: &OuterLease| format!("{} {}", lease.fencing_token, lease.key);
+        let numbers = first.map(|_| all.iter().map(each).collect::<Vec<_>>().join("\n"));
+        let further: Vec<_> = outer::leases().iter().map(OuterLease::line).collect();
         let mut changes = vec![
-            (KEY, claimant.map(|claimant| claimant.key.to_string())),
-            (TOKEN, claimant.map(|claimant| claimant.token.expose().to_owned())),
-            ("LOCK_FENCING_TOKEN", lease.map(|lease| lease.fencing_token.to_string())),
+            (outer::KEY, first.map(|lease| lease.key.to_string())),
+            (TOKEN, first.map(|lease| lease.token.clone())),
+            (outer::FENCING_TOKEN, first.map(|lease| lease.fencing_token.to_string())),
             (FENCING_TOKENS, numbers),
-            ("LOCK_SLOT", lease.and_then(|lease| lease.slot).map(|slot| slot.to_string())),
-            ("LOCK_URL", lease.map(|_| self.exec.remote.url().to_owned())),
+            (outer::SLOT, first.and_then(|lease| lease.slot.clone())),
+            ("LOCK_URL", first.map(|_| self.exec.remote.url().to_owned())),
+            (outer::OUTER, Some(further.join("\n")).filter(|lines| !lines.is_empty())),
         ];
         if !self.exec.pass_api_key {
             changes.push((API_KEY, None));
@@ -322,17 +338,17 @@ impl<'a> Prepared<'a> {
     }
 
     /// The variables by which the warden gives the leases back; none if they are to be kept after
-    /// COMMAND's end.
-    fn give_back(
-        &self,
-        changes: &[(&'static str, Option<String>)],
-    ) -> Vec<(&'static str, Option<OsString>)> {
-        if !self.exec.min_hold.is_zero() {
-            return Vec::new();
-        }
-        let leases = changes.iter().filter(|(name, _)| [TOKEN, FENCING_TOKENS].contains(name));
-        let leases = leases.map(|(name, value)| (*name, value.clone().map(OsString::from)));
-        self.exec.remote.variables().into_iter().chain(leases).collect()
+    /// COMMAND's end, or are those of an outer `exec`.
+    fn give_back(&self, leases: &Leases<'_>) -> Vec<(&'static str, Option<OsString>)> {
+        let token = leases.all().next().map(|(keeper, _)| &keeper.claimant.token);
+        let Some(token) = token.filter(|_| self.exec.min_hold.is_zero()) else { return Vec::new() };
+        let each = |(keeper, lease): (&LeaseKeeper, KnownLease)| {
+            format!("{} {}", lease.fencing_token, keeper.claimant.key)
+        };
+        let numbers = leases.all().map(each).collect::<Vec<_>>().join("\n");
+        let own = [(TOKEN, token.expose().to_owned()), (FENCING_TOKENS, numbers)];
+        let own = own.map(|(name, value)| (name, Some(OsString::from(value))));
+        self.exec.remote.variables().into_iter().chain(own).collect()
     }
 }
 

@@ -11,6 +11,7 @@ use rustix::process::{
     test_kill_process_group,
 };
 
+use crate::cli::exec::WARDEN;
 use crate::cli::exec::marks::has_mark;
 use crate::platform::{Sender, processes};
 
@@ -99,6 +100,13 @@ impl Reach {
     }
 
     fn found(&self) -> HashSet<Pid> {
+        let mut found = self.all_found();
+        // Those of an `exec` in COMMAND give its leases back when it is killed, and end then.
+        found.retain(|pid| !processes::is_ours(*pid, WARDEN));
+        found
+    }
+
+    fn all_found(&self) -> HashSet<Pid> {
         let mut found: HashSet<_> = self.first.into_iter().collect();
         if !processes::are_listed() {
             return found;

@@ -12,7 +12,6 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use rustix::process::{Pid, Signal};
 
-use crate::cli::claimant::about;
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, code};
 use crate::cli::exec::lease::{KnownLease, LossReason};
@@ -20,6 +19,7 @@ use crate::cli::exec::leases::Leases;
 use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exec::{Exec, OnLost};
 use crate::cli::exit;
+use crate::cli::exit::about;
 use crate::cli::signals::{Signals, name};
 use crate::cli::voice::Voice;
 use crate::lock::key::LockKey;

@@ -22,16 +22,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
-use crate::cli::exec::{change_environment, ourselves};
-use crate::cli::{exit, runtime};
+use crate::cli::exec::{WARDEN, change_environment, ourselves};
+use crate::cli::outer::FENCING_TOKENS;
+use crate::cli::{exit, release, runtime};
 use crate::platform::clock::Alarm;
-
-/// The argument of the warden's process.
-pub(super) const WARDEN: &str = "exec:warden";
-
-/// The variables with the leases' token, and with a line for each: its fencing token and its key.
-pub(super) const TOKEN: &str = "LOCK_TOKEN";
-pub(super) const FENCING_TOKENS: &str = "LOCK_FENCING_TOKENS";
 
 /// The order that ends the watch.
 const DISMISSED: &str = "-";
@@ -157,10 +151,28 @@ impl WardenOrder {
 
 /// Runs the warden and returns its exit code, which tells whether the lease was over.
 pub(super) fn warden() -> u8 {
-    runtime::run(watch()).ok().and_then(Result::ok).unwrap_or(exit::INTERNAL)
+    match runtime::run(watch()) {
+        Ok(Ok(WardenEnd::Dismissed)) => 0,
+        Ok(Ok(WardenEnd::Late)) => exit::LOST,
+        Ok(Ok(WardenEnd::Alone)) => {
+            give_back();
+            0
+        }
+        Ok(Err(_)) | Err(_) => exit::INTERNAL,
+    }
 }
 
-async fn watch() -> io::Result<u8> {
+/// The end of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WardenEnd {
+    Dismissed,
+    /// The lease was over.
+    Late,
+    /// The wrapper is dead, and so is COMMAND.
+    Alone,
+}
+
+async fn watch() -> io::Result<WardenEnd> {
     // A signal to all processes of this name must not end this one first.
     let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
     let _deaf = kinds.map(signal);
@@ -168,39 +180,35 @@ async fn watch() -> io::Result<u8> {
     let mut orders = BufReader::new(input).lines();
     let alarm = Alarm::new()?;
     let mut order: Option<WardenOrder> = None;
-    let code = loop {
+    let end = loop {
         let end = order.as_ref().map_or(Moment::NEVER, |order| order.end);
         tokio::select! {
             biased;
             line = orders.next_line() => match line {
-                Ok(Some(line)) if line == DISMISSED => return Ok(0),
+                Ok(Some(line)) if line == DISMISSED => return Ok(WardenEnd::Dismissed),
                 Ok(Some(line)) => order = WardenOrder::parse(&line),
-                Ok(None) | Err(_) => break 0,
+                Ok(None) | Err(_) => break WardenEnd::Alone,
             },
             rung = alarm.at(end.since_boot()) => {
                 rung?;
-                break exit::LOST;
+                break WardenEnd::Late;
             }
         }
     };
-    if let Some(WardenOrder { reach, .. }) = order
-        && kill(&reach).await
-        && code == 0
-    {
-        give_back()?;
-    }
-    Ok(code)
+    let is_dead = match order {
+        Some(WardenOrder { reach, .. }) => kill(&reach).await,
+        None => false,
+    };
+    Ok(if end == WardenEnd::Alone && !is_dead { WardenEnd::Dismissed } else { end })
 }
 
-/// Begins to release each lease of a wrapper that was killed, by a process of its own.
-fn give_back() -> io::Result<()> {
+/// Releases each lease of a wrapper that was killed. This process does it itself: an outer `exec` that
+/// kills its COMMAND spares the wardens in it, and nothing else.
+fn give_back() {
     let leases = std::env::var(FENCING_TOKENS).unwrap_or_default();
     for (number, key) in leases.lines().filter_map(|line| line.split_once(' ')) {
-        let mut release = ourselves("release")?;
-        release.args(["--quiet", "--fencing-token", number, "--", key]);
-        release.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        release(number, key); // One that is not released expires.
     }
-    Ok(())
 }
 
 /// Kills until no process is left, for at most [`BURIAL`]. Returns false if one is left then.

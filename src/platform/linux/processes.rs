@@ -1,6 +1,7 @@
 //! Processes as /proc shows them, and what ties them to one another.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -56,6 +57,16 @@ pub(crate) fn ignored_signals() -> u64 {
 pub(crate) fn name(process: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
     Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Returns whether a process runs this very program with this first argument.
+pub(crate) fn is_ours(pid: Pid, argument: &str) -> bool {
+    let directory = PathBuf::from(format!("/proc/{}", pid.as_raw_pid()));
+    let words = fs::read(directory.join("cmdline")).unwrap_or_default();
+    let is_named = words.split(|byte| *byte == 0).nth(1) == Some(argument.as_bytes());
+    // A link to the file itself, whatever its name is by now.
+    let file = |link: &Path| fs::metadata(link).ok().map(|file| (file.dev(), file.ino()));
+    is_named && file(&directory.join("exe")) == file(Path::new("/proc/self/exe"))
 }
 
 /// Returns whether /proc lists our pid namespace. In another one, a signal to a number from /proc

@@ -8,6 +8,7 @@ mod flock;
 mod hostile;
 mod looks;
 mod losses;
+mod nested;
 mod options;
 mod pool;
 pub(crate) mod proxy;
