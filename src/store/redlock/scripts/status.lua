@@ -2,8 +2,8 @@
 --   it writes nothing.
 -- KEYS: 1 guard
 -- ARGV: the instance's settings
--- Returns: {now, "voting" | "waiting" | "unseen" | "foreign" | "refuses", ms until it votes, longest
---   lease (ms) and number of nodes that it serves, why it would take no guard, or empty}
+-- Returns: {now, "voting" | "waiting" | "unseen" | "foreign" | "refuses", ms until it votes,
+--   longest lease (ms) and number of nodes that it serves, why it would take no guard, or empty}
 local word = now >= from and 'voting' or 'waiting'
 if not own then word = 'foreign' end
 if unseen then word = 'unseen' end

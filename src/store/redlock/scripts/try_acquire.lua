@@ -4,8 +4,9 @@
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 number  6 attempt  7 "1" if the claim
 --   waits  8 "1" if others wait behind it  9 its state  10 number to replace, or empty  11 longest
 --   time that a lease lasts (ms), or empty; the last one is the instance's settings
--- Returns: answer: "yes", ms left | "again": the token has the lock, or not the number to replace |
---   "behind" | "waits": it does not vote | "held", as inspect.lua | {now, "foreign"} | {now, "late"}
+-- Returns: answer: "yes", ms left | "again": the token has the lock, or not the number to replace
+--   | "behind" | "waits": it does not vote | "held", as inspect.lua | {now, "foreign"}
+--   | {now, "late"}
 local not_after, token, ttl, its_owner, proposed, attempt, waits, behind = unpack(ARGV)
 local becomes, replaces, max_hold = ARGV[9], ARGV[10], ARGV[11]
 if now > tonumber(not_after) then return { now, 'late' } end
