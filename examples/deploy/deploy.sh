@@ -13,10 +13,7 @@ if [ "${LOCK_KEY-}" != "$KEY" ] ||
     ! lockkeeper refresh --quiet --fencing-token "$LOCK_FENCING_TOKEN" "$KEY"; then
     # Runs this script again, under a lease.
     WHO="$(id -un) on $(uname -n) (release $RELEASE)"
-    CODE=0
-    lockkeeper exec -n -T 30m --pass-api-key --owner "$WHO" "$KEY" -- sh "$0" "$RELEASE" || CODE=$?
-    [ $CODE != 75 ] || echo "not now: $(lockkeeper get $KEY | cut -f 6) is deploying" >&2
-    exit $CODE
+    exec lockkeeper exec -n -T 30m --pass-api-key --owner "$WHO" "$KEY" -- sh "$0" "$RELEASE"
 fi
 
 echo "deploying $RELEASE as number $LOCK_FENCING_TOKEN"

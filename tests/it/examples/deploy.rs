@@ -24,8 +24,8 @@ async fn of_two_deploys_the_second_says_who_deploys_and_ends_with_75() {
     eventually(PATIENCE, async || stage.directory.path().join("begun").exists().then_some(()))
         .await;
     let (text, code) = said(deploys(&stage, "9").wait_with_output().unwrap());
-    assert!(text.starts_with("not now: "), "{text}");
-    assert!(text.ends_with(" (release 8) is deploying\n"), "{text}");
+    assert!(text.starts_with("lockkeeper: 'deploy/shop' is held for "), "{text}");
+    assert!(text.ends_with(" (release 8)\n"), "{text}");
     assert_eq!(code, Some(75));
     assert!(!stage.directory.path().join("releases/9").exists());
     std::fs::remove_file(stage.directory.path().join("begun")).unwrap();
@@ -46,7 +46,10 @@ async fn a_deploy_that_inherits_the_variables_of_an_earlier_one_asks_for_a_lease
     deploy.args(["deploy.sh", "9"]).env("LOCK_KEY", "deploy/shop").env("LOCK_FENCING_TOKEN", "1");
     deploy.env("LOCK_TOKEN", "token-of-an-earlier-deploy");
     let (text, code) = said(deploy.output().unwrap());
-    assert!(text.starts_with("not now: ") && code == Some(75), "{text}");
+    assert!(
+        text.starts_with("lockkeeper: 'deploy/shop' is held for ") && code == Some(75),
+        "{text}"
+    );
 }
 
 #[tokio::test]

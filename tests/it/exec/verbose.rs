@@ -111,7 +111,7 @@ async fn a_person_at_a_terminal_sees_who_is_in_the_way() {
     let typed = |line| Ran::of(on_terminal(&stage, line).output().unwrap());
     let ran = typed("exec LOCKKEEPER exec -w 3 key echo at work");
     assert_eq!(ran.code, Some(75), "{ran:?}");
-    assert!(ran.out.contains("s more for 'key', place 1 of 1: held for "), "{ran:?}");
+    assert!(ran.out.contains("for 'key', place 1 of 1: held for "), "{ran:?}");
     assert!(ran.out.contains("lockkeeper: 'key' is held for "), "{ran:?}");
     let ran = typed("exec LOCKKEEPER exec -q -w 2 key true");
     assert_eq!((ran.code, &*ran.out), (Some(75), ""));
