@@ -23,8 +23,8 @@ use crate::lock::lease::{Acquired, Claim, Grant, Holder, LockStatus};
 use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
-    Answer, Ask, Condition, Ended, Guarantees, Keep, Listing, NodeReport, Page, Renewed, Store,
-    Target, Win,
+    About, Answer, Ask, Condition, Ended, Guarantees, Keep, Listing, Page, Renewed, Store, Target,
+    Win,
 };
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
@@ -283,9 +283,9 @@ impl Locks {
         Ok(listing)
     }
 
-    /// The nodes of the store; empty if it does not count votes.
-    pub(crate) fn nodes(&self) -> Vec<NodeReport> {
-        self.store.about().nodes
+    /// The store, as it describes itself.
+    pub(crate) fn about(&self) -> About {
+        self.store.about()
     }
 
     /// The store's promises.

@@ -322,6 +322,8 @@ pub struct About {
     pub shared: bool,
     /// The servers that it stands on, as this instance last saw them, if they decide together.
     pub nodes: Vec<NodeReport>,
+    /// The age of a store that is known to have begun without data, so without leases.
+    pub began_empty: Option<Duration>,
 }
 
 /// The promises of a store, for `GET /` and for readers.

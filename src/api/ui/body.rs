@@ -16,7 +16,7 @@ const PERMISSIONS: [Permission; 3] = [Permission::Acquire, Permission::Read, Per
 
 /// The state of the instance as JSON, with the ends after this number that the caller may see.
 pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) -> String {
-    let (leases, counts) = (app.locks.leases(), app.activity.counts());
+    let (leases, counts, store) = (app.locks.leases(), app.activity.counts(), app.locks.about());
     let (ends, last_end) = leases.ended_after(after);
     let visible = |end: &&End| caller.may(&[Permission::Read], end.key.as_str());
     // If the store counts them.
@@ -28,11 +28,12 @@ pub(super) fn report(app: &App, caller: &Caller, look: StoreLook, after: u64) ->
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_ms": millis_down(app.activity.began.elapsed()),
         "store": {
-            "name": app.locks.guarantees().store,
+            "name": store.guarantees.store,
             "up": look.problem.is_none(),
             "latency_ms": look.latency_ms,
             "problem": look.problem,
-            "nodes": app.locks.nodes().into_iter().map(node).collect::<Vec<_>>(),
+            "nodes": store.nodes.into_iter().map(node).collect::<Vec<_>>(),
+            "began_empty_ms": store.began_empty.map(millis_down),
         },
         "held": sees_all.then(|| app.metrics.locks_held()),
         "draining": app.locks.drains().then_some(true),

@@ -268,6 +268,6 @@ impl Store for EmbeddedStore {
     }
 
     fn about(&self) -> About {
-        About { guarantees: GUARANTEES, shared: false, nodes: Vec::new() }
+        About { guarantees: GUARANTEES, shared: false, nodes: Vec::new(), began_empty: None }
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
 use crate::metrics::Metrics;
+use crate::store::redis::beginning::{Beginning, setting};
 use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{Connector, RETRIES};
 use crate::store::redis::refusal::shows_life;
@@ -30,6 +31,7 @@ pub(super) struct Inner {
     pub(super) contacted: AtomicBool,
     /// True if it may evict locks, by its last answer.
     pub(super) evicts: AtomicBool,
+    pub(super) beginning: Beginning,
     pub(super) channel: String,
     /// The script that finds the rights that its user lacks.
     pub(super) rights: &'static str,
@@ -137,6 +139,11 @@ impl LinkKeeper {
             return Err("it is loading its data".to_owned());
         }
         self.inner.note_eviction(&told);
+        let knew_it = self.inner.contacted.load(Ordering::Relaxed);
+        if self.inner.beginning.note(&told) && knew_it {
+            let redis = &self.inner.name;
+            tracing::warn!(redis, "it has begun again without data; earlier leases are lost");
+        }
         let checked = timeout(self.patience, check(&mut connection, self.inner.rights)).await;
         let lacks = checked.map_err(|_| "no answer in time".to_owned())??;
         if self.listens && !lacks.is_empty() {
@@ -196,11 +203,6 @@ impl LinkKeeper {
             Some(_) => Ok(()),
         }
     }
-}
-
-/// The value of a line of `INFO`.
-fn setting<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name))
 }
 
 /// The milliseconds of an answer to `TIME`.

@@ -8,6 +8,7 @@
 //! unanswered release.
 
 mod arguments;
+mod beginning;
 mod calls;
 mod claims;
 pub(in crate::store) mod clock;
@@ -214,7 +215,9 @@ impl Store for RedisStore {
     }
 
     fn about(&self) -> About {
-        About { guarantees: self.calls.topology.guarantees(), shared: true, nodes: Vec::new() }
+        let topology = &self.calls.topology;
+        let (guarantees, began_empty) = (topology.guarantees(), topology.began_empty());
+        About { guarantees, shared: true, nodes: Vec::new(), began_empty }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
+use crate::store::redis::beginning::Beginning;
 use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{Connector, RarePool, connection_info};
 use crate::store::redis::deadline::When;
@@ -124,6 +125,7 @@ impl Node {
             clock: StoreClock::new(info.addr().to_string(), &metrics),
             contacted: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
+            beginning: Beginning::of_database(info.redis_settings().db()),
             channel,
             rights,
             hints,
@@ -180,6 +182,11 @@ impl Node {
             });
         }
         self.replicas.as_ref().map_or(Ok(()), Replicas::contacted)
+    }
+
+    /// Its age, if it is known to have begun without data.
+    pub(super) fn began_empty(&self) -> Option<Duration> {
+        self.inner.beginning.empty_since().map(|began| began.elapsed())
     }
 
     /// Returns true while it is connected.

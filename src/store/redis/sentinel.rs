@@ -102,6 +102,11 @@ impl Sentinel {
         }
     }
 
+    /// The master, if there is one.
+    pub(super) fn known_master(&self) -> Option<Arc<Node>> {
+        self.master.borrow().clone()
+    }
+
     /// `Ok` if the master has been connected; the error says why it has not.
     pub(super) fn contacted(&self) -> Result<(), String> {
         let master = self.master.borrow();

@@ -50,6 +50,17 @@ impl Topology {
         }
     }
 
+    /// The age of the youngest node that is known to have begun without data.
+    pub(super) fn began_empty(&self) -> Option<Duration> {
+        match self {
+            Self::Single(node) => node.began_empty(),
+            Self::Sentinel(sentinel) => sentinel.known_master()?.began_empty(),
+            Self::Cluster(cluster) => {
+                cluster.owners().ok()?.iter().filter_map(|node| node.began_empty()).min()
+            }
+        }
+    }
+
     /// Calls the node of the first key, and tells which it was.
     pub(super) async fn call(
         &self,

@@ -309,7 +309,7 @@ impl Store for RedlockStore {
 
     fn about(&self) -> About {
         let nodes = self.at.view.report(&self.at.nodes);
-        About { guarantees: GUARANTEES, shared: true, nodes }
+        About { guarantees: GUARANTEES, shared: true, nodes, began_empty: None }
     }
 }
 

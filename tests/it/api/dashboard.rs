@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::api::{Lockkeeper, TOKEN, api_keys};
-use crate::support::{Answer, Http, PATIENCE, Process, eventually};
+use crate::support::{Answer, Http, PATIENCE, Process, Redis, eventually};
 
 const DATA: &str = "/ui/status";
 
@@ -194,6 +194,28 @@ async fn a_store_that_does_not_answer_is_told_with_its_reason() {
     let told = status(&service.http.0).await;
     assert!(told["failing"].as_str().unwrap().starts_with("try_acquire"), "{told}");
     assert_eq!(told["refused_lately"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_comes_back_without_its_data_is_told_and_one_that_kept_it_is_not() {
+    for (mut redis, is_empty) in [
+        (Redis::start(), true),
+        (Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]), false),
+    ] {
+        let service = Process::start(&redis.url(), &[]);
+        let http = service.http();
+        take(&http, "k?ttl=1h").await;
+        redis.kill();
+        redis.restart();
+        let log = eventually(PATIENCE, async || {
+            let log = service.log();
+            (log.matches("connected").count() >= 4).then_some(log) // By both connections.
+        })
+        .await;
+        assert_eq!(log.contains("begun again without data"), is_empty, "{log}");
+        let told = status(&http).await;
+        assert_eq!(told["store"]["began_empty_ms"].is_u64(), is_empty, "{told}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

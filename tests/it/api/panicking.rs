@@ -121,6 +121,6 @@ impl Store for Panicking {
             most_slots: Slots::MOST,
             forced_by_number: false,
         };
-        About { guarantees, shared: true, nodes: Vec::new() }
+        About { guarantees, shared: true, nodes: Vec::new(), began_empty: None }
     }
 }
