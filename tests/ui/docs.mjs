@@ -87,12 +87,28 @@ async function look({ name, ...options }) {
     for (const { id, impact, html } of JSON.parse(result.value)) {
         expect(SCALARS.includes(id) || !['serious', 'critical'].includes(impact), `${name}: ${id}: ${html}`);
     }
+    if (options.viewport.width >= 1280) await uncut(page, name, '.response-card .tab-list');
     await page.goto(url);
     await page.getByText(origin, { exact: true }).first().waitFor();
+    const sample = page.locator('pre', { hasText: 'T=$(uuidgen)' }).first();
+    await sample.waitFor();
+    expect((await sample.innerText()).includes(`'${new URL(origin).host}/locks/report?ttl=30s'`), `${name}: a sample of another service`);
+    if (options.viewport.width >= 1280) await uncut(page, name, 'pre');
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     expect(wide <= 0, `${name}: ${wide} pixels too wide`);
     await page.screenshot({ path: join(screenshots, `docs-${name}.png`) });
     await context.close();
+}
+
+/** Looks for samples, tabs and descriptions that do not fit; one of them has to be there. */
+async function uncut(page, name, one) {
+    expect(await page.locator(one).count() > 0, `${name}: no ${one}`);
+    const boxes = page.locator('pre, pre code, .tab-list, .overflow-x-auto, .response-card-footer');
+    const cut = await boxes.evaluateAll((all) => all
+        .filter((box) => box.scrollWidth > box.clientWidth + 1
+            || box.matches('.response-card-footer') && box.scrollHeight > box.clientHeight + 1)
+        .map((box) => `${box.className} ${box.scrollWidth} in ${box.clientWidth}: ${box.textContent.slice(0, 60)}`));
+    expect(cut.length === 0, `${name}: cut: ${cut.join(' | ')}`);
 }
 
 async function use() {
