@@ -36,6 +36,18 @@ fn the_table_and_the_ends_change_without_a_reload() {
 }
 
 #[test]
+fn since_when_a_key_is_held_is_told_by_the_clock_of_the_reader() {
+    let (service, _directory) = start("");
+    browse("since", &service, &[]);
+}
+
+#[test]
+fn an_end_under_way_a_lonely_point_and_a_redis_that_lost_its_data_are_shown() {
+    let (service, _directory) = start("");
+    browse("rare", &service, &[]);
+}
+
+#[test]
 fn the_filter_is_in_the_url_and_the_keyboard_is_enough() {
     let (service, _directory) = start("");
     browse("filter", &service, &[]);

@@ -53,7 +53,7 @@ const wire = async () => {
 
 // A tab, and what must not happen in it.
 let browser;
-const tab = async ({ expected = /^$/, at = url, ...options } = {}) => {
+const tab = async ({ expected = /^$/, at = url, prepare = () => {}, ...options } = {}) => {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE);
@@ -66,11 +66,19 @@ const tab = async ({ expected = /^$/, at = url, ...options } = {}) => {
     page.asked.push(request.url());
     if (!request.url().startsWith(at + '/') && !request.url().startsWith('data:')) page.faults.push(`left: ${request.url()}`);
   });
+  await prepare(page);
   await page.goto(`${at}/ui`);
   return page;
 };
+// Changes what the service answers to a path.
+const change = (page, path, how) => page.route(path, async route => {
+  const answer = await route.fetch(), body = await answer.json();
+  how(body);
+  await route.fulfill({ response: answer, json: body });
+});
 const close = async page => {
   assert.deepEqual(page.faults, []);
+  await page.unrouteAll({ behavior: 'ignoreErrors' });
   await page.context().close();
 };
 const rows = page => page.locator('#rows tr[data-key]');
@@ -101,7 +109,8 @@ const cases = {
   async live() {
     const page = await tab();
     await says(page, '#blank', 'Nothing is locked');
-    await says(page, '#blank', `curl -X POST ${url}/locks/`);
+    await says(page, '#blank', `curl -X POST '${url}/locks/hello?ttl=30s'`); // Other shells expand the `?`.
+    for (const link of await page.locator('nav a').evaluateAll(all => all.map(a => a.href))) assert.equal((await fetch(link)).status, 200, link);
     await says(page, '#live', 'live');
     const grant = await take('shop/7', 'ttl=1h&owner=web-1');
     await row(page, 'shop/7').filter({ hasText: 'web-1' }).waitFor();
@@ -120,6 +129,55 @@ const cases = {
     await until(() => page.evaluate(() => document.querySelector('#charts path').getAttribute('d')), 'a picture');
     await page.locator('#charts summary').first().click();
     await page.locator('#charts tbody tr').first().waitFor();
+    await close(page);
+  },
+
+  // Since when a key is held is told by the reader's clock, with the date where it is not today.
+  async since() {
+    const zone = 'Asia/Kathmandu', began = Date.now();
+    await take('held', 'ttl=1h');
+    const minute = after => new Date(began + after * 60000).toLocaleTimeString('en-GB', { timeZone: zone, hour: '2-digit', minute: '2-digit' });
+    const page = await tab({ timezoneId: zone });
+    const since = row(page, 'held').locator('.since');
+    await since.waitFor();
+    const told = await since.textContent();
+    assert.ok([0, 1, 2].map(minute).includes(told), `${told}: ${minute(0)}`);
+    await row(page, 'held').locator('.name').click();
+    await says(page, '#facts', /, since \d\d:\d\d:\d\d GMT\+5:45/);
+    await until(async () => (await ask('GET', '/locks/held')).body.held_ms > 2000, 'two seconds');
+    await page.clock.setFixedTime('2026-06-30T18:15:01Z'); // A second after midnight there.
+    await since.filter({ hasText: /^30 Jun, 23:\d\d$/ }).waitFor();
+    await close(page);
+  },
+
+  // What cannot be made to happen at will, as the service would tell it.
+  async rare() {
+    await take('late', 'ttl=1h');
+    let store = {};
+    const page = await tab({ prepare: async page => {
+      await change(page, '**/locks?*', body => { body.locks[0].ttl_ms = 0; });
+      await change(page, '**/ui/status*', body => {
+        Object.assign(body.store, store);
+        body.uptime_ms = 60000;
+        const write = { 40000: 1, 30000: 1, 25000: 2 };
+        body.past &&= [45000, 40000, 35000, 30000, 25000, 20000].map(ago_ms => ({ ago_ms, grants: 1, refusals: 0, write_ms: write[ago_ms] }));
+      });
+    } });
+    await row(page, 'late').locator('.time').filter({ hasText: 'ending' }).waitFor();
+    // A point between gaps is a dot, and each point is in the table.
+    const writes = page.locator('#charts .chart').nth(3);
+    await until(async () => (await writes.locator('.dots').last().getAttribute('d') || '').match(/M/g)?.length === 1, 'a dot');
+    await writes.locator('summary').click();
+    const minutes = writes.locator('tbody tr');
+    await until(async () => await minutes.count() >= 6, 'all points');
+    assert.equal(await minutes.filter({ hasText: /[12](\.0)? ms$/ }).count() >= 3, true);
+    // A Redis that began without data while the service ran has lost its leases.
+    store = { name: 'redis', began_empty_ms: 12000, latency_ms: 1 };
+    await says(page, '#store', /Redis began 1\d s ago with no leases: those from before are lost/);
+    store = { ...store, began_empty_ms: 59500 };
+    await says(page, '#store', /Redis, answers in 1.0 ms, began 59 s ago|Redis, answers in 1.0 ms, began 1 m/);
+    store = { ...store, began_empty_ms: 3600000 };
+    await says(page, '#store', /^Redis, answers in 1.0 ms$/);
     await close(page);
   },
 
@@ -142,6 +200,8 @@ const cases = {
     await says(page, '#blank', 'No held key matches the filter');
     await page.fill('#filter', 'waiting:>0');
     await says(page, '#blank', 'No held key matches the filter');
+    await page.fill('#filter', 'ownr:x');
+    await says(page, '#foot', 'ownr: is no filter (those are prefix:, owner:, waiting: and held:), so ownr:x is searched as text.');
     await page.fill('#filter', 'held:>banana');
     await says(page, '#foot', 'held:>banana is no time: write held:>10m');
     await page.locator('#filter').press('Enter');
@@ -303,12 +363,19 @@ const cases = {
     const key = 'a/<img src=x onerror=alert(3)>';
     await take(key, `ttl=1h&owner=${encodeURIComponent(owner)}`);
     await take('long/' + 'x'.repeat(507), `ttl=1h&owner=${'y'.repeat(256)}`);
+    // Blanks are shown, each of them, also where a key is shortened.
+    const blanks = ['x'.repeat(20), ' a/two  and  ', ' 24 characters and  more '];
+    for (const key of blanks) await take(key, 'ttl=1h&owner=web-1');
     const gone = await take('gone', `ttl=1h&owner=${encodeURIComponent(owner)}`);
     await release(gone);
     for (const width of [360, 1280]) {
       const page = await tab({ viewport: { width, height: 740 } });
-      await until(async () => await rows(page).count() === 2, 'two rows');
+      await until(async () => await rows(page).count() === 5, 'five rows');
       await says(page, '#end-rows', 'released');
+      const wide = key => row(page, key).locator('.both').evaluate(both => [...both.children].reduce((sum, part) => sum + part.scrollWidth, 0));
+      const character = await wide(blanks[0]) / 20;
+      for (const key of blanks) assert.equal(Math.round(await wide(key) / character), key.length, key);
+      assert.equal(await row(page, 'long/' + 'x'.repeat(507)).locator('.owner').getAttribute('title'), 'y'.repeat(256));
       await fits(page, 'the table');
       await row(page, key).locator('.name').click();
       await says(page, '#facts', 'onerror=alert(1)');
@@ -440,11 +507,22 @@ const cases = {
     await says(page, '#mine', 'You hold deploy/shop');
     await page.locator('#mine button').click();
     await row(page, 'deploy/shop').waitFor({ state: 'detached' });
+    await reserve('deploy/db', false);
+    await page.locator('#token').waitFor();
+    assert.equal((await ask('DELETE', '/admin/locks/deploy/db')).status, 200);
+    await says(page, '#token-title', 'Reservation ended');
+    await says(page, '#token-what', 'Your reservation of deploy/db has ended: forced.');
+    assert.equal(await page.title(), 'Ended: deploy/db · lockkeeper');
+    await page.locator('#token [data-close]').click();
+    await page.locator('#mine button').click();
+    assert.equal(await page.title(), 'lockkeeper');
     await reserve('deploy/api', true);
     await page.locator('#token').waitFor();
     const token = await page.locator('#token-text').textContent();
     await page.locator('#token [data-close]').click();
+    await says(page, '#mine', /You hold deploy\/api until .*\d\d:\d\d:\d\d/);
     assert.equal((await release({ key: 'deploy/api', token })).status, 204);
+    await says(page, '#mine', 'Your reservation of deploy/api has ended: released');
     await reserve('deploy/tab', false);
     await page.locator('#token').waitFor();
     await close(page);

@@ -15,11 +15,13 @@ const plural = (n, one, many = one + 's') => `${n.toLocaleString('en')} ${n === 
 
 // Characters that are invisible or turn the text around are shown as their code.
 const ODD = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e01ef}]/u;
+const code = odd => 'U+' + odd.codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
+const plain = text => text.replace(new RegExp(ODD.source, 'gu'), code);
 const inert = text => {
   const node = make('bdi', { dir: 'auto' });
   for (const part of text.split(new RegExp(`(${ODD.source})`, 'u'))) {
     if (ODD.test(part)) {
-      node.append(make('span', 'odd', 'U+' + part.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')));
+      node.append(make('span', 'odd', code(part)));
     } else if (part) node.append(part);
   }
   return node;
@@ -30,14 +32,12 @@ const inertKey = (key, from = 0, to = key.length) => {
   node.append(inert(key.slice(Math.max(cut, from), to)));
   return node;
 };
-// A text in two parts: where there is no room, the first loses its end, because texts differ at theirs.
-const bothEnds = (text, part) => {
-  if (text.length < 24) return make('div', 'both', part(0, text.length));
-  const cut = text.length - [...text].slice(-12).join('').length;
-  return make('div', 'both', make('span', 'cut', part(0, cut)), make('span', 'rest', part(cut, text.length)));
+// In two parts: where there is no room, the first loses its end, because keys differ at theirs.
+const keyEnds = key => {
+  if (key.length < 24) return make('div', 'both', inertKey(key));
+  const cut = key.length - [...key].slice(-12).join('').length;
+  return make('div', 'both', make('span', 'cut', inertKey(key, 0, cut)), make('span', 'rest', inertKey(key, cut)));
 };
-const keyEnds = key => bothEnds(key, (from, to) => inertKey(key, from, to));
-const ownerEnds = owner => bothEnds(owner, (from, to) => inert(owner.slice(from, to)));
 const span = ms => {
   const s = Math.max(0, Math.floor(ms / 1000)), two = n => String(n).padStart(2, '0');
   if (s < 60) return `${s} s`;
@@ -48,6 +48,13 @@ const span = ms => {
 const short = ms => ms === undefined ? '' : ms < 1000 ? `${Math.round(ms)} ms` : ms < 10000 ? `${(ms / 1000).toFixed(1)} s` : span(ms);
 const coarse = ms => span(ms).split(' ').slice(0, 2).join(' ');
 const fine = ms => !ms ? '0 ms' : ms < 10 ? `${ms.toFixed(ms < 1 ? 2 : 1)} ms` : short(ms);
+// The moment so long ago, by the reader's clock and zone; with the date unless it is today.
+const clock = exact => [{}, { day: 'numeric', month: 'short' }].map(date => new Intl.DateTimeFormat('en-GB', { ...date, hour: '2-digit', minute: '2-digit', ...exact }));
+const told = forms => ms => {
+  const at = new Date(Date.now() - ms);
+  return forms[at.toDateString() === new Date().toDateString() ? 0 : 1].format(at);
+};
+const since = told(clock()), exactly = told(clock({ second: '2-digit', timeZoneName: 'short' }));
 const path = key => key.split('/').map(encodeURIComponent).join('/');
 const shell = text => /^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 const base = location.href.split('#')[0].replace(/\/ui\/?(\?.*)?$/, '');
@@ -130,12 +137,15 @@ const compare = (text, parse) => {
 const parse = text => {
   const parsed = { text, prefix: '', owner: [], words: [] };
   for (const word of text.split(/\s+/).filter(Boolean)) {
-    const [, name, rest] = /^(?:(prefix|owner|waiting|held):)?(.*)$/.exec(word);
+    const [, name, rest] = /^(?:(prefix|owner|waiting|held):)?(.*)$/.exec(word), [unknown] = /^[a-z]+:/i.exec(word) || [];
     if (name === 'prefix') parsed.prefix = rest;
     else if (name === 'owner') parsed.owner.push(rest.toLowerCase());
     else if (name === 'waiting') parsed.waiting = compare(rest, text => text === '' ? NaN : Number(text)) || (parsed.wrong = `${word} is no number: write waiting:>0`, undefined);
     else if (name === 'held') parsed.held = compare(rest, spanOf) || (parsed.wrong = `${word} is no time: write held:>10m`, undefined);
-    else parsed.words.push(word.toLowerCase());
+    else {
+      parsed.words.push(word.toLowerCase());
+      if (unknown) parsed.wrong = `${unknown} is no filter (those are prefix:, owner:, waiting: and held:), so ${word} is searched as text`;
+    }
   }
   parsed.inPage = Boolean(parsed.owner.length || parsed.words.length || parsed.waiting || parsed.held);
   return parsed;
@@ -152,6 +162,7 @@ const useFilter = text => {
   const hash = text ? '#filter=' + encodeURIComponent(text) : '';
   if (location.hash !== hash && !(hash === '' && location.hash === '#locks')) history.replaceState(null, '', location.pathname + location.search + hash);
   wanted = 100;
+  if (filter.wrong) say(filter.wrong, true);
   render();
   renderEnds();
   listSoon(0);
@@ -227,6 +238,7 @@ const take = locks => {
 const kind = lock => lock.holders ? 'shared' : lock.fencing_token === undefined ? 'direct client' : 'exclusive';
 const heldFor = row => now() - row.since;
 const leftOf = row => row.left === undefined ? undefined : Math.max(0, row.left - (now() - row.at));
+const timeLeft = ms => ms === undefined ? 'no end' : ms <= 0 && !listError ? 'ending' : span(ms);
 const isLate = row => row.left !== undefined && row.total > 0 && leftOf(row) < row.total / 5;
 // How long a shared key is held says nothing of its leases.
 const isStuck = row => !row.lock.holders && row.waiting > 0 && heldFor(row) >= 300000;
@@ -247,16 +259,16 @@ const shown = () => {
 };
 const cells = new Map(), inRow = () => document.activeElement?.closest('#rows tr')?.dataset.key;
 const tableRow = row => {
-  const name = make('button', { type: 'button', className: 'bare name', tabIndex: -1 }, keyEnds(row.key));
+  const name = make('button', { type: 'button', className: 'bare name', tabIndex: -1, title: plain(row.key) }, keyEnds(row.key));
   const copies = make('button', { type: 'button', className: 'bare copy', tabIndex: -1, textContent: 'copy' });
   copies.setAttribute('aria-label', 'Copy the key');
   const sub = make('div', 'sub'), fill = make('i'), time = make('span', 'time');
   const cell = {
-    name, sub, fill, time, owner: make('td', 'owner wide'), held: make('td', 'num'),
+    name, sub, fill, time, owner: make('td', 'owner wide'), held: make('span'), since: make('span', 'since dim'),
     left: make('td', 'num left', make('div', {}, make('span', 'meter', fill), time)),
     wait: make('td', 'num'), number: make('td', 'num wide mono'), kind: make('td', 'wide dim'),
   };
-  cell.tr = make('tr', {}, make('td', 'key', make('div', {}, name, copies), sub), cell.owner, cell.held, cell.left, cell.wait, cell.number, cell.kind);
+  cell.tr = make('tr', {}, make('td', 'key', make('div', {}, name, copies), sub), cell.owner, make('td', 'num', cell.held, cell.since), cell.left, cell.wait, cell.number, cell.kind);
   cell.tr.dataset.key = row.key;
   copies.onclick = event => { event.stopPropagation(); copy(row.key); };
   cell.tr.onclick = () => { if (String(getSelection()) === '') show(row.key); };
@@ -266,10 +278,10 @@ const tableRow = row => {
 const tick = (cell, row) => {
   set(cell.held, (row.least ? '≥ ' : '') + span(heldFor(row)));
   const left = leftOf(row);
-  set(cell.time, left === undefined ? 'no end' : span(left));
+  set(cell.time, timeLeft(left));
   cell.fill.style.transform = `scaleX(${left === undefined ? 1 : row.total ? left / row.total : 0})`;
   cell.left.classList.toggle('late', isLate(row));
-  cell.left.title = isLate(row) ? 'A refresh is overdue' : '';
+  cell.left.title = left === 0 ? 'Its time is over: the store is ending it' : isLate(row) ? 'A refresh is overdue' : '';
   cell.tr.classList.toggle('stuck', isStuck(row));
 };
 const fill = (cell, row) => {
@@ -277,11 +289,13 @@ const fill = (cell, row) => {
     for (const place of [cell.owner, cell.sub]) {
       if (place.dataset.text !== (row.owner || '')) {
         place.dataset.text = row.owner || '';
-        place.replaceChildren(row.owner ? ownerEnds(row.owner) : '');
-        place.title = row.owner && row.owner.length > 24 && !ODD.test(row.owner) ? row.owner : '';
+        place.replaceChildren(row.owner ? inert(row.owner) : '');
+        place.title = plain(row.owner || '');
       }
     }
     cell.tr.classList.toggle('shared', Boolean(row.lock.holders));
+    set(cell.since, row.least ? '' : since(heldFor(row)));
+    cell.since.title = row.least ? '' : `Since ${exactly(heldFor(row))}`;
     set(cell.wait, String(row.waiting));
     cell.wait.className = row.waiting ? 'num wait' : 'num wait zero';
     set(cell.number, row.number === undefined ? '' : String(row.number));
@@ -344,7 +358,7 @@ const renderBlank = count => {
     const clear = button('Clear the filter', () => useFilter(''));
     blank.replaceChildren(line('No held key matches the filter'), make('span', {}, moreToList ? `Searched the first ${plural(searched, 'key')}. ` : ''), clear);
   } else {
-    blank.replaceChildren(line('Nothing is locked'), make('span', {}, 'Try:'), document.createElement('br'), make('code', {}, `curl -X POST ${base}/locks/hello?ttl=30s${curlKey()}`));
+    blank.replaceChildren(line('Nothing is locked'), make('span', {}, 'Try:'), document.createElement('br'), make('code', {}, `curl -X POST ${shell(`${base}/locks/hello?ttl=30s`)}${curlKey()}`));
   }
 };
 const renderFoot = (matching, count) => {
@@ -384,7 +398,7 @@ const renderEnds = () => {
   for (const end of some) {
     let tr = old.get(end.number);
     if (!tr) {
-      tr = make('tr', {}, make('td', 'num dim'), make('td', { className: 'key', title: end.key.length > 24 && !ODD.test(end.key) ? end.key : '' }, keyEnds(end.key)), make('td', 'owner wide', end.owner ? ownerEnds(end.owner) : ''),
+      tr = make('tr', {}, make('td', { className: 'num dim', title: exactly(now() - end.at) }), make('td', { className: 'key', title: plain(end.key) }, keyEnds(end.key)), make('td', { className: 'owner wide', title: plain(end.owner || '') }, end.owner ? inert(end.owner) : ''),
         make('td', 'num', short(end.held_ms)), make('td', {}, make('span', { className: 'why ' + end.why, textContent: end.why.replace('_', ' '), title: WHY[end.why] || '' })), make('td', 'num wide dim last', end.waited_ms ? short(end.waited_ms) : ''));
       tr.dataset.number = end.number;
     }
@@ -417,9 +431,12 @@ const health = () => {
   if (!store.up) return ['bad', `${name} does not answer: nothing is granted, and leases end by their TTL. Bring the store back; lockkeeper recovers by itself, do not restart it. (${store.problem})`];
   if (status.draining) return ['warn', 'This instance is shutting down: it grants nothing. Leases stay; use another instance.'];
   if (status.failing) return ['bad', `${name}: the last call failed, and none has succeeded since. (${status.failing})`];
+  const young = store.began_empty_ms < 3600000 && `began ${span(store.began_empty_ms + now() - statusAt)} ago with no leases`;
+  // Redis tells whole seconds.
+  if (young && store.began_empty_ms + 1000 < status.uptime_ms) return ['warn', `${name} ${young}: those from before are lost, and their clients may still be at work. Fencing tokens go on rising.`];
   if (silent) return ['warn', `${name}: ${voting} of ${store.nodes.length} vote; ${silent}`];
   if (store.nodes.length) return ['ok', `${name}: ${voting} of ${store.nodes.length} vote, answers in ${fine(store.latency_ms)}`];
-  return ['ok', store.name === 'embedded' ? `${name}, ${status.write_ms === undefined ? 'on disk' : `writes in ${fine(status.write_ms)}`}` : `${name}, answers in ${fine(store.latency_ms)}`];
+  return ['ok', store.name === 'embedded' ? `${name}, ${status.write_ms === undefined ? 'on disk' : `writes in ${fine(status.write_ms)}`}` : `${name}, answers in ${fine(store.latency_ms)}${young ? `, ${young}` : ''}`];
 };
 let lastHealth = '';
 const renderHealth = () => {
@@ -544,7 +561,7 @@ const look = async () => {
 };
 const nameOf = ({ owner }) => owner ? inert(owner) : make('i', '', 'gave no name');
 const lease = one => make('li', {}, make('span', '', one.ttl_ms === undefined ? 'no end' : `${span(one.ttl_ms - (now() - detail.at))} left`), one.slot ? make('b', '', `slot ${one.slot} `) : '', nameOf(one),
-  make('div', 'dim', one.held_ms === undefined ? '' : `held for ${span(one.held_ms + now() - detail.at)}, `, 'fencing token ', make('code', '', String(one.fencing_token))));
+  make('div', 'dim', one.held_ms === undefined ? '' : `held for ${span(one.held_ms + now() - detail.at)}, since ${since(one.held_ms + now() - detail.at)}, `, 'fencing token ', make('code', '', String(one.fencing_token))));
 const renderPanel = () => {
   const facts = make('dl', 'facts'), fact = (name, ...text) => facts.append(make('dt', '', name), make('dd', {}, ...text));
   const inside = [], row = rows.get(open);
@@ -556,10 +573,11 @@ const renderPanel = () => {
     else {
       fact('Holder', detail.owner ? inert(detail.owner) : make('span', 'dim', detail.fencing_token === undefined ? 'a client on the store directly' : 'gave no name'));
       if (detail.fencing_token !== undefined) fact('Fencing token', make('span', 'mono', String(detail.fencing_token)));
-      const held = detail.held_ms !== undefined ? span(detail.held_ms + now() - detail.at) : row ? `${row.least ? 'at least ' : ''}${span(heldFor(row))}` : '';
+      const ms = detail.held_ms + now() - detail.at;
+      const held = detail.held_ms !== undefined ? `${span(ms)}, since ${exactly(ms)}` : row ? `${row.least ? 'at least ' : ''}${span(heldFor(row))}` : '';
       if (held) fact('Held for', held);
     }
-    fact(detail.holders ? 'Last ends in' : 'Time left', detail.ttl_ms === undefined ? 'no end' : span(detail.ttl_ms - (now() - detail.at)));
+    fact(detail.holders ? 'Last ends in' : 'Time left', timeLeft(detail.ttl_ms === undefined ? undefined : detail.ttl_ms - (now() - detail.at)));
     fact('Kind', kind(detail));
   }
   inside.push(facts);
@@ -575,7 +593,7 @@ const renderPanel = () => {
   const last = ends.filter(end => end.key === open).sort((a, b) => b.at - a.at).slice(0, 5);
   if (last.length) {
     inside.push(make('h3', '', 'Last ends of this key, on this instance'), make('ul', 'queue', ...last.map(end => make('li', {},
-      make('span', '', span(now() - end.at) + ' ago'), make('b', 'why ' + end.why, end.why.replace('_', ' ')), ' ', end.owner ? inert(end.owner) : '', end.held_ms === undefined ? '' : `, held ${short(end.held_ms)}`))));
+      make('span', { title: exactly(now() - end.at) }, `${coarse(now() - end.at)} ago, ${since(now() - end.at)}`), make('b', 'why ' + end.why, end.why.replace('_', ' ')), ' ', end.owner ? inert(end.owner) : '', end.held_ms === undefined ? '' : `, held ${short(end.held_ms)}`))));
   }
   inside.push(make('h3', '', 'Look at it'), make('code', 'curl', `curl ${shell(`${base}/locks/${path(open)}`)}${curlKey()}`));
   $('facts').replaceChildren(...inside);
@@ -611,7 +629,7 @@ const offerLeases = () => {
   if (!detail.holders) return;
   offer('', 'Choose');
   offer('all', 'All leases');
-  for (const one of detail.leases || []) offer(String(one.fencing_token), [one.slot && `slot ${one.slot}`, one.owner, one.fencing_token].filter(Boolean).join(', ').replace(new RegExp(ODD.source, 'gu'), '?'));
+  for (const one of detail.leases || []) offer(String(one.fencing_token), [one.slot && `slot ${one.slot}`, one.owner && plain(one.owner), one.fencing_token].filter(Boolean).join(', '));
 };
 const openFree = () => {
   if (!detail?.held || !may('admin')) return;
@@ -639,42 +657,61 @@ const free = async () => {
   listSoon(0);
 };
 
-// Reservations by hand.
+// Reservations by hand, by their keys: as a stream, or for a fixed time.
 const mine = new Map();
 const showToken = (grant, what) => {
+  $('token').dataset.key = grant.key;
+  $('token-proof').hidden = $('token-copy').hidden = false;
+  set($('token-title'), 'Reserved');
   set($('token-what'), what);
   set($('token-text'), grant.token);
   set($('token-curl'), `curl -X DELETE ${shell(`${base}/locks/${path(grant.key)}`)} -H "Lock-Token: ${grant.token}"${curlKey()}`);
   $('reserve').close();
   $('token').showModal();
 };
+const over = (key, lost) => {
+  mine.get(key).lost = lost;
+  const text = `Your reservation of ${plain(key)} has ended: ${lost}`;
+  if ($('token').open && $('token').dataset.key === key) {
+    set($('token-title'), 'Reservation ended');
+    set($('token-what'), `${text}.`);
+    $('token-proof').hidden = $('token-copy').hidden = true;
+  }
+  renderMine();
+  say(text, true);
+};
 const renderMine = () => {
-  $('mine').replaceChildren(...[...mine].map(([key, { stop, lost }]) => {
-    const done = button(lost ? 'Close' : 'Give back', () => { mine.delete(key); stop.abort(); renderMine(); });
-    return make('p', { className: lost ? 'note' : 'note plain' }, lost ? 'Your reservation of ' : 'You hold ', make('b', {}, inert(key)), lost ? ` has ended: ${lost}.` : ' while this tab is open.', done);
+  const ended = [...mine].filter(([, { lost }]) => lost);
+  document.title = (ended.length > 1 ? `${ended.length} reservations ended · ` : ended.length ? `Ended: ${plain(ended[0][0])} · ` : '') + 'lockkeeper';
+  $('mine').replaceChildren(...[...mine].map(([key, { stop, until, lost }]) => {
+    const done = button(lost || !stop ? 'Close' : 'Give back', () => { mine.delete(key); stop?.abort(); renderMine(); });
+    return make('p', { className: lost ? 'note' : 'note plain' }, lost ? 'Your reservation of ' : 'You hold ', make('b', {}, inert(key)), lost ? ` has ended: ${lost}.` : stop ? ' while this tab is open.' : ` until ${exactly(now() - until)}.`, done);
   }));
+};
+// Those for a fixed time end by an end that was seen, or by their time unless the list still has them.
+const watchMine = () => {
+  for (const [key, { stop, number, until, lost }] of mine) {
+    if (stop || lost) continue;
+    const end = ends.find(end => end.key === key && end.fencing_token === number);
+    if (end) over(key, end.why.replace('_', ' '));
+    else if (until < now() && listedAt > until && rows.get(key)?.number !== number) over(key, 'its time is over');
+  }
 };
 const hold = async (key, body) => {
   const stop = new AbortController();
   const answer = await fetch(`hold/${path(key)}`, { method: 'POST', headers: headers({ 'Content-Type': 'application/json' }), body: JSON.stringify(body), signal: stop.signal });
   if (!answer.ok) throw await refusal(answer);
+  let lost = 'the connection broke';
   read(answer, '\n', line => {
     if (!line) return;
     const event = JSON.parse(line);
     if (event.event === 'acquired') {
       mine.set(key, { stop });
       renderMine();
-      showToken(event, `${key} is yours while this tab is open. Closing the tab gives it back.`);
-    } else if (event.event === 'lost' || event.event === 'draining') {
-      mine.set(key, { stop, lost: event.event === 'lost' ? event.reason.replace('_', ' ') : 'the instance shuts down' });
-    }
-  }).catch(() => {}).then(() => {
-    const own = mine.get(key);
-    if (own?.stop !== stop) return;
-    own.lost ||= 'the connection broke';
-    renderMine();
-    say(`Your reservation of ${key} has ended: ${own.lost}`, true);
-  });
+      showToken(event, `${plain(key)} is yours while this tab is open. Closing the tab gives it back.`);
+    } else if (event.event === 'lost') lost = event.reason.replace('_', ' ');
+    else if (event.event === 'draining') lost = 'the instance shuts down';
+  }).catch(() => {}).then(() => { if (mine.get(key)?.stop === stop) over(key, lost); });
 };
 const reserve = async () => {
   const key = $('reserve-key').value, owner = `${$('reserve-name').value.trim()}: ${$('reserve-reason').value.trim()}`, said = $('reserve-said');
@@ -684,7 +721,9 @@ const reserve = async () => {
     if (new TextEncoder().encode(owner).length > 256) throw new Refused(0, { detail: 'name and reason have more than 256 bytes together' });
     if ($('reserve-fixed').checked) {
       const grant = await call('POST', `locks/${path(key)}`, { ttl_ms: Number($('reserve-ttl').value), wait_ms: 0, owner });
-      showToken(grant, `${key} is yours for ${span(grant.ttl_ms)}.`);
+      mine.set(key, { number: grant.fencing_token, until: now() + grant.ttl_ms });
+      renderMine();
+      showToken(grant, `${plain(key)} is yours until ${exactly(-grant.ttl_ms)}.`);
     } else await hold(key, { wait_ms: 0, owner });
     listSoon(0);
   } catch (error) { set(said, `Not reserved: ${why(error)}.`); }
@@ -731,7 +770,7 @@ const svg = (name, attributes) => {
   return node;
 };
 const drawn = CHARTS.map(chart => {
-  const legend = make('p'), lines = chart.of.map((_, at) => svg('path', { class: at ? 'two' : '' }));
+  const legend = make('p'), lines = chart.of.map((_, at) => svg('path', { class: at ? 'two' : '' })), dots = chart.of.map(() => svg('path', { class: 'dots' }));
   const values = chart.names.map((name, at) => {
     const value = make('b', '', '–');
     legend.append(make('span', {}, make('i', { className: at ? 'swatch two' : 'swatch' }), name + ' ', value));
@@ -739,7 +778,7 @@ const drawn = CHARTS.map(chart => {
   });
   const top = make('span', 'dim');
   const picture = svg('svg', { viewBox: '0 0 180 50', preserveAspectRatio: 'none', 'aria-hidden': 'true' });
-  picture.append(svg('line', { x1: 0, x2: 180, y1: 50, y2: 50 }), ...lines);
+  picture.append(svg('line', { x1: 0, x2: 180, y1: 50, y2: 50 }), ...lines, ...dots);
   const table = make('table', {}, make('caption', 'vh', chart.title), make('thead', {}, make('tr', {}, ...['Ago', ...chart.names].map(name => make('th', { scope: 'col', textContent: name })))));
   const body = table.appendChild(make('tbody'));
   const scroll = make('div', { className: 'scroll', tabIndex: 0 }, table), more = make('details', {}, make('summary', '', 'As a table'), scroll);
@@ -747,28 +786,27 @@ const drawn = CHARTS.map(chart => {
   scroll.setAttribute('aria-label', chart.title);
   more.ontoggle = () => renderCharts();
   $('charts').append(make('div', 'chart', make('h3', '', chart.title, top), legend, picture, more));
-  return { chart, lines, values, top, more, body };
+  return { chart, lines, dots, values, top, more, body };
 });
 const renderCharts = () => {
-  for (const { chart, lines, values, top, more, body } of drawn) {
+  for (const { chart, lines, dots, values, top, more, body } of drawn) {
     const all = points.flatMap(point => chart.of.map(of => point[of])).filter(value => value !== undefined), most = Math.max(...all, 0);
     chart.of.forEach((of, at) => {
-      let line = '', pen = 'M';
+      let line = '', alone = '';
       points.forEach((point, place) => {
-        const value = point[of];
-        if (value === undefined) { pen = 'M'; return; }
-        const wide = Math.max(24, points.length), x = 180 * (wide - points.length + place + 1) / wide, y = most ? 49 - 47 * value / most : 49;
-        // A single point is a short line.
-        line += pen === 'M' ? `M${x - .6} ${y.toFixed(1)}L${x} ${y.toFixed(1)}` : `L${x} ${y.toFixed(1)}`;
-        pen = 'L';
+        const value = point[of], joined = points[place - 1]?.[of] !== undefined;
+        if (value === undefined) return;
+        const wide = Math.max(24, points.length), x = 180 * (wide - points.length + place + 1) / wide, y = (most ? 49 - 47 * value / most : 49).toFixed(1);
+        line += `${joined ? 'L' : 'M'}${x} ${y}`;
+        if (!joined && points[place + 1]?.[of] === undefined) alone += `M${x} ${y}h0`;
       });
       lines[at].setAttribute('d', line);
+      dots[at].setAttribute('d', alone);
       set(values[at], chart.show(points.at(-1)?.[of]));
     });
     set(top, most ? `up to ${chart.show(most)}` : '');
     if (more.open) {
-      const minutes = points.filter((_, at) => (points.length - 1 - at) % 12 === 0).reverse();
-      body.replaceChildren(...minutes.map(point => make('tr', {}, make('td', '', span(now() - point.at)), ...chart.of.map(of => make('td', '', chart.show(point[of]))))));
+      body.replaceChildren(...points.map(point => make('tr', {}, make('td', '', span(now() - point.at)), ...chart.of.map(of => make('td', '', chart.show(point[of]))))).reverse());
     }
   }
 };
@@ -837,7 +875,7 @@ $('key-form').onsubmit = event => {
   start();
 };
 addEventListener('hashchange', fromUrl);
-addEventListener('beforeunload', event => { if ([...mine.values()].some(one => !one.lost)) event.preventDefault(); });
+addEventListener('beforeunload', event => { if ([...mine.values()].some(one => one.stop && !one.lost)) event.preventDefault(); });
 document.addEventListener('visibilitychange', () => {
   ask();
   if (document.hidden) return;
@@ -849,6 +887,7 @@ setInterval(() => {
   for (const tr of $('end-rows').children) { const end = ends.find(one => one.number === Number(tr.dataset.number)); if (end) set(tr.firstChild, coarse(now() - end.at)); }
   renderHealth();
   renderStuck();
+  watchMine();
   if (listError && rows.size) renderFoot(shown().length, $('rows').children.length);
   if (open && detail && !$('facts').contains(document.activeElement)) renderPanel();
 }, 1000);
