@@ -142,7 +142,7 @@ impl LinkKeeper {
         let knew_it = self.inner.contacted.load(Ordering::Relaxed);
         if self.inner.beginning.note(&told) && knew_it {
             let redis = &self.inner.name;
-            tracing::warn!(redis, "it has begun again without data; earlier leases are lost");
+            tracing::warn!(redis, "it has begun again without data; any earlier lease is lost");
         }
         let checked = timeout(self.patience, check(&mut connection, self.inner.rights)).await;
         let lacks = checked.map_err(|_| "no answer in time".to_owned())??;
