@@ -60,7 +60,14 @@ impl WatchedFiles {
         let done = self.endless().map_or_else(reload, Err);
         self.failed = done.is_err();
         if let Err(error) = done {
-            tracing::error!(what, cause, error, "reload failed; what was in force stays in force");
+            tracing::error!(
+                target: "audit",
+                audit = "reload",
+                what,
+                cause,
+                error,
+                "reload failed; what was in force stays in force"
+            );
         }
         Some(if self.failed { "failed" } else { "ok" })
     }

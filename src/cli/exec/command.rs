@@ -133,6 +133,10 @@ impl Running {
     }
 }
 
+/// The reason why COMMAND is not started: the service allows no longer lease, or the machine was
+/// suspended since the grant.
+pub(super) const NO_TIME: &str = "COMMAND is not started: the lease leaves it no time";
+
 /// The exit code of a process, as in shells.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
@@ -155,10 +159,9 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
         return exit::INTERNAL; // The parent died before we were bound to it.
     }
     if Moment::from_micros(latest).has_come() {
-        // The machine was suspended since the grant, or the service allows no longer lease.
+        // The machine was suspended since the grant.
         let key = std::env::var(outer::KEY).unwrap_or_default();
-        let told = format_args!("'{key}': COMMAND is not started: the lease leaves it no time");
-        return cannot(&told, exit::LOST);
+        return cannot(&format_args!("'{key}': {NO_TIME}"), exit::LOST);
     }
     if let Err(error) = block_only(blocked) {
         return cannot(&format_args!("cannot restore the signals: {error}"), exit::INTERNAL);

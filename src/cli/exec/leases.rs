@@ -48,7 +48,8 @@ impl<'a> KeptLease<'a> {
             let lease = self.lease.get();
             alarm.at(lease.renew.min(limit(&lease)).since_boot()).await?;
             if let Some(loss) = self.renew(&alarm, limit).await? {
-                self.lost.set(true);
+                // One that lasts no longer is there until its end, and is released before.
+                self.lost.set(!matches!(loss, LossReason::Capped));
                 return Ok(loss);
             }
             refreshed();

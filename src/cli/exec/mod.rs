@@ -31,7 +31,7 @@ use tokio::time::sleep;
 
 use crate::cli::claimant::{Claimant, Contention, Course};
 use crate::cli::clock::Moment;
-use crate::cli::exec::command::{Running, Start};
+use crate::cli::exec::command::{NO_TIME, Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::supervise::Supervisor;
@@ -269,12 +269,18 @@ impl<'a> Prepared<'a> {
         let (exec, began) = (self.exec, Moment::now());
         let key = self.named(leases).map_or(&self.key, |(keeper, _)| &keeper.claimant.key);
         let supervisor = Supervisor { exec, key, leases, kill_after: self.terms.kill_after };
+        let latest = leases.earliest(|lease| lease.terminate);
+        if latest.has_come() {
+            exec.remote.voice().complain(|| about(key, NO_TIME));
+            give_back(leases, began, signals).await;
+            return Ok(exit::LOST);
+        }
         let changes = self.environment(leases);
         let started = Running::start(Start {
             words: &self.command,
             changes: &changes,
             blocked: signals.blocked,
-            latest: leases.earliest(|lease| lease.terminate),
+            latest,
             end: supervisor.last_moment(),
             give_back: &self.give_back(leases),
         });

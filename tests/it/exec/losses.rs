@@ -75,6 +75,7 @@ async fn a_command_whose_lease_may_last_no_longer_is_ended_for_that_reason() {
         let ran = stage.ran(&["-v", "-t", ttl, "-k", "1s", "key", "sleep", "600"]);
         assert_eq!(ran.code, Some(79), "{ran:?}");
         assert!(ran.err.contains(&format!("COMMAND is ended: {told}")), "{}", ran.err);
+        assert!(ran.err.ends_with("released 'key'\n"), "it is free before its end: {}", ran.err);
         // No more often than a lease without an end.
         assert!(ran.err.matches("refreshed 'key'").count() <= 4, "{}", ran.err);
     }
@@ -87,7 +88,10 @@ async fn a_command_whose_lease_may_last_no_longer_is_ended_for_that_reason() {
     assert!(ran.err.contains(&format!("COMMAND runs without its lease: {told}")), "{}", ran.err);
     let ran = stage.ran(&["-t", "1h", "-k", "1s", "short", "echo", "ran"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(79), ""), "{ran:?}");
-    assert!(ran.err.contains("COMMAND is not started: the lease leaves it no time"), "{ran:?}");
+    assert_eq!(
+        ran.err,
+        "lockkeeper: 'short': COMMAND is not started: the lease leaves it no time\n"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
