@@ -99,16 +99,12 @@ mod tests {
             // Redis counts whole milliseconds of its own clock.
             assert!(sent.elapsed() + Duration::from_millis(1) >= ttl, "{:?}", sent.elapsed());
             assert!(next.fencing_token > lease.fencing_token);
-            assert_eq!(
-                stage
-                    .store
-                    .renew(&Target::of(&key("a"), &mine.token, None), None)
-                    .await
-                    .unwrap()
-                    .lease(),
-                None
-            );
-            stage.store.end(&Target::of(&key("a"), &other.token, None)).await.unwrap();
+            // Of several nodes too few may answer in time, as above.
+            let of = |token| Target::of(&key("a"), token, None);
+            let renewed =
+                eventually(PATIENCE, async || stage.store.renew(&of(&mine.token), None).await.ok());
+            assert_eq!(renewed.await.lease(), None);
+            eventually(PATIENCE, async || stage.store.end(&of(&other.token)).await.ok()).await;
         }
     }
 
