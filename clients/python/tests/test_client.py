@@ -419,6 +419,30 @@ class Losses(WithService):
         self.assertIsNone(caught.exception.__cause__)
         self.assertEqual(caught.exception.fencing_token, 101)
 
+    def test_no_block_begins_with_a_lease_that_was_lost_by_then(self):
+        """As after a suspension between the grant and the block; in the second case no thread has noticed it."""
+        self.fake.replace["PUT"] = lambda *_: (502, None)
+        for ttl, lead, start in [(0.9, 0, lambda claim: claim.lost.wait(15)), (60, 61, lambda claim: True)]:
+            lock, claims = self.client.lock("k", ttl=ttl), []
+            made, result = lock._make, _claim.futures.Future.result
+            lock._make = lambda: claims.append(made()) or claims[-1]
+
+            def late(future, *rest):
+                decided = result(future, *rest)
+                start(claims[0])
+                return decided
+
+            late_now = lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + (lead if claims[0].decided.done() else 0)
+            with mock.patch("concurrent.futures.Future.result", late), mock.patch.object(_claim, "now", late_now):
+                with self.assertRaisesRegex(LeaseLost, "before the work began: .*nothing ran"):
+                    with lock:
+                        self.fail("the block began")
+            until(self.is_free)
+            lock._make = made
+            self.fake.replace.clear()
+            with lock:  # It is in use no more.
+                pass
+
     def test_an_error_of_the_work_is_chained_and_an_exit_passes(self):
         for error, expected in [(KeyError("x"), LeaseLost), (SystemExit(3), SystemExit),
                                 (KeyboardInterrupt(), KeyboardInterrupt)]:
@@ -646,6 +670,24 @@ class Asyncio(WithService):
             return "went on"
 
         self.assertEqual(self.run_async(work()), "went on")
+
+    def test_no_block_begins_with_a_lease_that_was_lost_by_then(self):
+        self.fake.replace["PUT"] = lambda *_: (502, None)
+        told = threading.Event()
+
+        async def work():
+            async with self.client.lock("k", ttl=0.9, on_lost=told.set):
+                self.fail("the block began")
+
+        async def main():
+            task = asyncio.ensure_future(work())
+            await asyncio.sleep(0)  # It has begun to acquire.
+            self.assertTrue(told.wait(15))  # and the loop stands still
+            with self.assertRaisesRegex(LeaseLost, "before the work began"):
+                await task
+
+        self.run_async(main())
+        until(self.is_free)
 
     def test_a_loss_that_the_block_ignores(self):
         async def work():

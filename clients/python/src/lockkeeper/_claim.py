@@ -80,6 +80,13 @@ class Claim:
         is_held = self.is_own() and not self._is_gone and self._work_ended is None
         return max(0.0, self._end - now()) if is_held else 0.0
 
+    def begin(self) -> None:
+        """Raises if there is no lease to begin with: this process may have been suspended since the grant."""
+        if self._is_over():
+            raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
+        if self.lost.is_set() or not self.remaining():
+            raise LeaseLost(self.key, self.fencing_token, self._reason, has_begun=False)
+
     def end(self) -> None:
         """Ends the work, or the wait: the thread releases what there is, or may be."""
         if self.is_own() and self._work_ended is None:

@@ -110,6 +110,7 @@ class Lock(contextlib.ContextDecorator):
     def _ready(self, claim: Claim, error: Optional[BaseException]) -> Lease:
         if error:
             raise error
+        claim.begin()
         self._lease = Lease(claim)
         return self._lease
 
@@ -191,7 +192,7 @@ class LockClient:
         """A lock for `with`, for `async with`, or as a decorator; `wait=None` waits for ever.
 
         Raises LockBusy, ServiceUnavailable, RequestRefused or WaitCancelled before the block, and LeaseLost
-        at its end. `on_lost` is called before the lease ends, in another thread.
+        at its end, or before it if no lease is left by then. `on_lost` is called before the lease ends, in another thread.
         """
         length, patience = seconds(ttl), float("inf") if wait is None else seconds(wait)
         path_of(key)

@@ -19,11 +19,12 @@ class LockBusy(LockkeeperError):
 
 
 class LeaseLost(LockkeeperError):
-    """The lease ended, or was about to, before the work did. Stop: other work may overlap with yours."""
+    """The lease ended, or was about to, before the work did: stop, other work may overlap with yours. Or before
+    the work began: then nothing ran."""
 
-    def __init__(self, key: str, fencing_token: int, reason: str) -> None:
-        text = "the lease on %r was lost before the work ended: %s; other work may overlap with yours"
-        super().__init__(text % (key, reason))
+    def __init__(self, key: str, fencing_token: int, reason: str, has_begun: bool = True) -> None:
+        text = "ended: %s; other work may overlap with yours" if has_begun else "began: %s; nothing ran"
+        super().__init__("the lease on %r was lost before the work %s" % (key, text % reason))
         self.key, self.fencing_token, self.reason = key, fencing_token, reason
 
 
