@@ -824,6 +824,52 @@ class Waits(WithService):
                 self.client.lock("k", ttl=60).__enter__()
         until(self.is_free)
 
+    def test_an_exception_just_before_the_thread_starts_costs_no_time_and_leaves_nothing(self):
+        """As that of a signal handler, or of a worker's time limit."""
+        threads = []
+
+        def interrupt(function, arguments):
+            threads.append(lambda: function(*arguments))
+            raise TimeoutError("of the caller")
+
+        async def enter():
+            await self.client.lock("k").__aenter__()
+
+        for run in [lambda: self.client.lock("k").__enter__(), lambda: asyncio.run(asyncio.wait_for(enter(), 30))]:
+            began = time.monotonic()
+            with mock.patch("_thread.start_new_thread", interrupt):
+                with self.assertRaisesRegex(TimeoutError, "of the caller"):
+                    run()
+                _claim._end_all()
+            self.assertLess(time.monotonic() - began, 6)
+            self.assertFalse(_claim._open)
+        for run in threads:  # A thread that did start, and runs only now, does nothing.
+            run()
+        self.assertEqual(self.fake.seen, [])
+
+    def test_no_caller_waits_for_a_thread_that_has_died(self):
+        lock = self.client.lock("k", ttl=60)
+        made = lock._make
+
+        def make():
+            claim = made()
+            claim.decided.set_result = mock.Mock(side_effect=[SystemExit, mock.DEFAULT], wraps=claim.decided.set_result)
+            return claim
+
+        lock._make, caught = make, []
+
+        def enter():
+            try:
+                lock.__enter__()
+            except WaitCancelled as error:
+                caught.append(error)
+
+        with self.assertLogs("lockkeeper", "ERROR"):
+            thread = threading.Thread(target=enter, daemon=True)
+            thread.start()
+            thread.join(15)
+        self.assertEqual(len(caught), 1)
+
     def test_after_a_cancel_between_two_attempts_nothing_is_acquired(self):
         self.fake.replace["POST"] = lambda *_: (502, None)
         with mock.patch.object(_claim, "pause", return_value=3.0):

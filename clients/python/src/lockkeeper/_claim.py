@@ -60,17 +60,13 @@ class Claim:
         self.decided: "futures.Future[Optional[BaseException]]" = futures.Future()  # None if it is granted
         self.finished: "futures.Future[None]" = futures.Future()
         self._pid = os.getpid()
+        self._runner: Dict[str, str] = {}  # Its `setdefault` decides, in one step, whether the thread runs or not.
 
     # For the thread of the work
 
     def start(self) -> None:
         _open.add(self)
-        try:
-            _thread.start_new_thread(self._run, ())  # `Thread.start` breaks if a signal handler raises in it.
-        except RuntimeError:  # too many threads
-            _open.discard(self)
-            self.finished.set_result(None)
-            raise
+        _thread.start_new_thread(self._run, ())  # `Thread.start` breaks if a signal handler raises in it.
 
     def is_own(self) -> bool:
         """False in a forked child, which owns nothing, and takes no lock: its owner may be missing there."""
@@ -94,9 +90,16 @@ class Claim:
                 self._work_ended = now()
                 self._changed.notify_all()
 
-    def join(self) -> None:
-        if self.is_own():
-            futures.wait([self.finished], HEAR_OUT + RELEASE + 1)
+    def is_running(self) -> bool:
+        """False if there was no thread for the claim, or an exception came before its start; then none runs it later."""
+        if self.is_own() and self._runner.setdefault("is", "nobody") == "thread":
+            return True
+        _open.discard(self)
+        return False
+
+    def join(self, longest: float = HEAR_OUT + RELEASE + 1) -> None:
+        if self.is_running():
+            futures.wait([self.finished], longest)
 
     def loss(self) -> Optional[LeaseLost]:
         """The error of a lease that was lost before the work ended, or of work that was told so."""
@@ -110,6 +113,8 @@ class Claim:
 
     def _run(self) -> None:
         try:
+            if self._runner.setdefault("is", "thread") != "thread":
+                return
             try:
                 self._acquire()
             except BaseException as error:
@@ -125,6 +130,8 @@ class Claim:
             log.exception("lock %r: not released; the lease ends by its TTL", self.key)
         finally:
             _open.discard(self)
+            if not self.decided.done():
+                self.decided.set_result(WaitCancelled("the claim on %r ended before its work" % self.key))
             self.finished.set_result(None)
 
     def _is_over(self) -> bool:

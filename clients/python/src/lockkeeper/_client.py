@@ -85,7 +85,7 @@ class Lease:
 
 async def _end(claim: Claim, error: Optional[BaseException]) -> None:
     claim.end()
-    if claim.is_own() and not isinstance(error, GeneratorExit):  # A closed coroutine may not wait.
+    if claim.is_running() and not isinstance(error, GeneratorExit):  # A closed coroutine may not wait.
         finished = asyncio.wrap_future(claim.finished)
         try:
             await asyncio.shield(finished)
