@@ -3,6 +3,7 @@ import contextlib
 import gc
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -42,6 +43,11 @@ class WithService(unittest.TestCase):
         patch.start()
         self.addCleanup(patch.stop)
         self.client = LockClient(self.fake.url)
+        self.addCleanup(_claim._end_all)
+
+    def nothing_is_left(self):
+        """Nothing is held and no claim is being withdrawn, or will be in a moment."""
+        until(lambda: self.is_free() and not _claim._open)
 
     def is_free(self, key="k"):
         return key not in self.fake.held
@@ -345,7 +351,7 @@ class Errors(WithService):
         self.fake.replace["POST"] = changed
         with self.assertRaisesRegex(RequestRefused, "proxy"):
             self.client.lock("k").__enter__()
-        self.assertTrue(self.is_free())
+        self.nothing_is_left()
 
     def test_answers_that_take_as_long_as_the_ttl_are_no_lease(self):
         def slow(key, headers, body):
@@ -356,7 +362,7 @@ class Errors(WithService):
         self.fake.replace["POST"] = slow
         with self.assertRaisesRegex(ServiceUnavailable, "TTL"):
             self.client.lock("k", ttl=0.4).__enter__()
-        self.assertTrue(self.is_free())
+        self.nothing_is_left()
 
     def test_an_answer_is_whole_and_has_an_end(self):
         answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{}", b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (9 << 20),
@@ -491,7 +497,7 @@ class Losses(WithService):
         with mock.patch.object(_claim.Claim, "_take", side_effect=MemoryError):
             with self.assertRaises(MemoryError):
                 self.client.lock("k").__enter__()
-        self.assertTrue(self.is_free())
+        self.nothing_is_left()
 
     def test_no_threads_left(self):
         with mock.patch("_thread.start_new_thread", side_effect=RuntimeError("can't start new thread")):
@@ -712,7 +718,7 @@ class Asyncio(WithService):
             task.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await task
-            self.assertTrue(self.is_free())
+            self.nothing_is_left()
 
         self.run_async(main())
 
@@ -728,7 +734,7 @@ class Asyncio(WithService):
                 task.cancel()
                 with self.assertRaises(asyncio.CancelledError):
                     await task
-                self.assertTrue(self.is_free(), step)
+                self.nothing_is_left()
 
         self.run_async(main())
 
@@ -816,7 +822,7 @@ class Waits(WithService):
         self.fake.replace["POST"] = busy
         with self.assertRaises(LockBusy):
             self.client.lock("k").__enter__()
-        self.assertTrue(self.is_free())
+        self.nothing_is_left()
 
     def test_an_interrupt_leaves_nothing(self):
         with mock.patch("concurrent.futures.Future.result", side_effect=KeyboardInterrupt):
@@ -846,6 +852,53 @@ class Waits(WithService):
         for run in threads:  # A thread that did start, and runs only now, does nothing.
             run()
         self.assertEqual(self.fake.seen, [])
+
+    @unittest.skipUnless(hasattr(signal, "SIGALRM"), "no such signal here")
+    def test_a_time_limit_of_the_caller_holds_with_a_silent_service(self):
+        """In line and in the block, with threads and asyncio. The withdrawal goes on behind the caller."""
+        silence = threading.Event()
+        self.addCleanup(silence.set)
+
+        class Limit(BaseException):
+            pass
+
+        def limit(*_):
+            raise Limit
+
+        def interrupt(seen):
+            until(lambda: self.fake.count("POST") > seen)
+            os.kill(os.getpid(), signal.SIGALRM)
+
+        def threads(seen):
+            threading.Thread(target=interrupt, args=(seen,)).start()
+            with self.client.lock("k", ttl=60, wait=600):
+                threading.Event().wait(60)
+
+        async def block():
+            async with self.client.lock("k", ttl=60, wait=600):
+                await asyncio.sleep(60)
+
+        async def tasks(seen):
+            task = asyncio.ensure_future(block())
+            while self.fake.count("POST") == seen:
+                await asyncio.sleep(0.01)
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(task, 0.1)
+            raise Limit
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, limit))
+        for silent in [("POST", "DELETE"), ("DELETE",)]:
+            for run in [threads, lambda seen: asyncio.run(tasks(seen))]:
+                self.fake.replace = {method: lambda *_: silence.wait(60) and None for method in silent}
+                count = self.fake.count("DELETE")
+                with self.assertRaises(Limit):
+                    run(self.fake.count("POST"))
+                self.assertTrue(_claim._open, (silent, run))
+                until(lambda: self.fake.count("DELETE") > count)
+                self.fake.replace = {}
+                silence.set()
+                self.nothing_is_left()
+                silence.clear()
 
     def test_no_caller_waits_for_a_thread_that_has_died(self):
         lock = self.client.lock("k", ttl=60)

@@ -28,6 +28,8 @@ GRACE = 5.0  # after the wait, for the repeats of lost answers
 SUPERSEDED = 3  # answers in a row, after which another program counts as a user of the token
 HEAR_OUT = 2.0  # for the answer to an abandoned request
 RELEASE = 5.0  # for the repeats of a release
+LONGEST = HEAR_OUT + RELEASE + 1  # of all of an end
+MOMENT = 0.25  # of an end that its caller does not wait for: a service that answers is told by then
 
 
 def path_of(key: str, prefix: str = "/locks/") -> str:
@@ -52,6 +54,7 @@ class Claim:
         self._end = self._next = 0.0  # the end of the lease, and the moment of the next refresh
         self._work_ended: Optional[float] = None
         self._is_gone = self.was_released = False
+        self._unsure: Optional[Call] = None
         self._reason = ""
         # A Ctrl-C in the Python code of `with self._changed` would leave it locked; `with self._mutex` has none.
         self._mutex = threading.RLock()
@@ -97,7 +100,7 @@ class Claim:
         _open.discard(self)
         return False
 
-    def join(self, longest: float = HEAR_OUT + RELEASE + 1) -> None:
+    def join(self, longest: float = LONGEST) -> None:
         if self.is_running():
             futures.wait([self.finished], longest)
 
@@ -118,7 +121,10 @@ class Claim:
             try:
                 self._acquire()
             except BaseException as error:
-                return self.decided.set_result(error)
+                self.decided.set_result(error)
+                if self._unsure:
+                    self._withdraw(self._unsure)
+                return
             self.decided.set_result(None)
             try:
                 self._keep()
@@ -144,7 +150,7 @@ class Claim:
         return Call(self._service, method, self._path + path, self.token, body, timeout, self._changed)
 
     def _acquire(self) -> None:
-        """Acquires, or raises and leaves nothing behind."""
+        """Acquires, or raises, and notes the call that may have acquired all the same."""
         call, is_unsure, attempt, superseded, over = None, False, 0, 0, now() + self._wait
         named: Dict[str, Any] = {}
         try:
@@ -185,8 +191,7 @@ class Claim:
                 self._sleep_until(next_try)
             raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
         except BaseException:
-            if call and (is_unsure or call.answer is None):
-                self._withdraw(call)
+            self._unsure = call if call and (is_unsure or call.answer is None) else None
             raise
 
     def _withdraw(self, call: Call) -> None:

@@ -9,9 +9,10 @@ import sys
 import threading
 import urllib.parse
 import weakref
+from concurrent import futures
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
 
-from ._claim import Claim, path_of
+from ._claim import LONGEST, MOMENT, Claim, path_of
 from ._errors import LeaseLost, LockBusy
 from ._service import Duration, Path, Service, seconds
 
@@ -70,7 +71,7 @@ class Lease:
 
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
         self._claim.end()
-        self._claim.join()
+        self._claim.join(_patience(error, LONGEST))
         self._judge(error)
 
     def _judge(self, error: Optional[BaseException]) -> None:
@@ -83,14 +84,33 @@ class Lease:
         self._claim.end()
 
 
-async def _end(claim: Claim, error: Optional[BaseException]) -> None:
+def _patience(error: Optional[BaseException], usual: float) -> float:
+    """The time for an end after this error: a caller does not wait for what it has cancelled."""
+    if error is None or isinstance(error, (SystemExit, KeyboardInterrupt)):  # No process may wait for it later.
+        return LONGEST
+    return usual if isinstance(error, Exception) else MOMENT
+
+
+async def _settled(future: "futures.Future[Any]", longest: Optional[float] = None) -> None:
+    """Waits for the claim's thread, which may go on after the loop."""
+    loop = asyncio.get_running_loop()
+    settled: "asyncio.Future[None]" = loop.create_future()
+
+    def tell(_: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(settled.cancel)
+
+    future.add_done_callback(tell)
+    await asyncio.wait([settled], timeout=longest)
+
+
+async def _end(claim: Claim, error: Optional[BaseException], longest: float) -> None:
     claim.end()
     if claim.is_running() and not isinstance(error, GeneratorExit):  # A closed coroutine may not wait.
-        finished = asyncio.wrap_future(claim.finished)
         try:
-            await asyncio.shield(finished)
+            await _settled(claim.finished, longest)
         except asyncio.CancelledError:
-            await asyncio.shield(finished)  # A moment; a second cancellation ends that, too.
+            await _settled(claim.finished, MOMENT)
             raise
 
 
@@ -119,10 +139,10 @@ class Lock(contextlib.ContextDecorator):
         try:
             claim.start()
             return self._ready(claim, claim.decided.result())
-        except BaseException:
+        except BaseException as error:
             self._use.release()
             claim.end()
-            claim.join()
+            claim.join(_patience(error, MOMENT))
             raise
 
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
@@ -135,10 +155,11 @@ class Lock(contextlib.ContextDecorator):
         claim = self._new()
         try:
             claim.start()
-            lease = self._ready(claim, await asyncio.shield(asyncio.wrap_future(claim.decided)))
+            await _settled(claim.decided)
+            lease = self._ready(claim, claim.decided.result())
         except BaseException as error:
             self._use.release()
-            await _end(claim, error)
+            await _end(claim, error, _patience(error, MOMENT))
             raise
         loop, self._task, self._was_told = asyncio.get_running_loop(), asyncio.current_task(), False
         self._cancelling = self._task.cancelling() if self._task and sys.version_info >= (3, 11) else 0
@@ -161,7 +182,7 @@ class Lock(contextlib.ContextDecorator):
             error = None if is_ours and isinstance(error, asyncio.CancelledError) else error
         if lease:
             self._use.release()
-            await _end(lease._claim, error)
+            await _end(lease._claim, error, _patience(error, LONGEST))
             lease._judge(error)
 
     def _recreate_cm(self) -> "Lock":
