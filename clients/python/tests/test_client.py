@@ -1,10 +1,13 @@
 import asyncio
 import contextlib
+import copy
 import gc
 import os
 import pathlib
+import pickle
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -95,8 +98,10 @@ class Settings(WithService):
                     file.write_text(key + "\n")
                     client.get("k")
                     self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer " + key)
-        with self.assertRaisesRegex(RequestRefused, "api_key"):
+        with self.assertRaisesRegex(RequestRefused, "^the API key in .*/key cannot be read: No such file"):
             client.lock("k").__enter__()
+        with self.assertRaisesRegex(RequestRefused, "^/dev/null has no API key$"):
+            LockClient(self.fake.url, api_key=pathlib.Path("/dev/null")).lock("k").__enter__()
 
     def test_a_file_that_is_missing_for_a_moment_loses_no_lease(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -113,6 +118,16 @@ class Settings(WithService):
         for url in ["localhost:8080", "ftp://x", "http://", "redis://x", "http://x/?a=b"]:
             with self.assertRaises(ValueError, msg=url):
                 Service(url, None, None)
+        for url, told in [
+                ("http://jane:s3cret@x", "`...@x` is not the URL of a service: only a host, a port and a path are allowed"),
+                ("localhost:8080", "`localhost:8080` is not the URL of a service: use http:// or https://, or unix:FILE"),
+                ("http://", "`http://` is not the URL of a service: write it like http://host:8080"),
+                ("http://a:99999", "`http://a:99999` is not the URL of a service: write it like http://host:8080"),
+                ("unix:", "`unix:` is not the URL of a service: name a file, as in unix:/run/lockkeeper/lockkeeper.sock"),
+                ("http://a/locks/", "`http://a/locks/` is not the URL of a service: leave out /locks, as in http://host:8080")]:
+            with self.assertRaises(ValueError) as caught:
+                LockClient(url)
+            self.assertEqual(str(caught.exception), told)
         self.assertEqual(Service(None, None, None).url, "http://127.0.0.1:8080")
         self.assertEqual(Service("https://[::1]:1/base/", None, None).base, "/base")
 
@@ -122,6 +137,26 @@ class Settings(WithService):
                 LockClient("https://localhost", ca=file)
             with mock.patch.dict(os.environ, LOCKKEEPER_CA=file), self.assertRaisesRegex(ValueError, file):
                 LockClient("https://localhost")
+
+    def test_no_attribute_and_no_pickle_has_an_api_key(self):
+        def attributes(one):
+            members = vars(one) if hasattr(one, "__dict__") else {}
+            return repr(one) + "".join(name + attributes(value) for name, value in members.items())
+
+        os.environ["LOCKKEEPER_API_KEY"] = "s3cret"
+        for client in [LockClient(self.fake.url), LockClient(self.fake.url, api_key="s3cret")]:
+            self.assertNotIn("s3cret", attributes(client) + attributes(client.lock("k")._make()))
+            self.assertIs(copy.deepcopy(client), client)
+        with self.assertRaisesRegex(TypeError, "LOCKKEEPER_API_KEY"):
+            pickle.dumps(client)
+        file = HERE / "fake.py"
+        for made in [LockClient(self.fake.url), LockClient(self.fake.url, owner="me", api_key=file)]:
+            text = pickle.dumps(made)
+            self.assertNotIn(b"s3cret", text)
+            again = pickle.loads(text)
+            self.assertEqual((again._owner, again._service._arguments), (made._owner, made._service._arguments))
+        pickle.loads(pickle.dumps(LockClient(self.fake.url))).get("k")
+        self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer s3cret")
 
     def test_an_ipv6_address_without_a_port(self):
         for url, host, port in [("http://[::1]", "::1", 80), ("https://[2001:db8::5]/x", "2001:db8::5", 443)]:
@@ -334,6 +369,18 @@ class Errors(WithService):
             with self.assertRaisesRegex(RequestRefused, "check the URL"):
                 self.client.lock("k").__enter__()
 
+    def test_an_unknown_api_key_is_told_from_a_missing_one(self):
+        self.fake.replace["POST"] = lambda *_: problem(401, "unauthenticated")
+        for key, told in [("", "the service asks for an API key: set `api_key`"), ("k", "unknown API key: look at `api_key`")]:
+            with self.assertRaisesRegex(RequestRefused, "^" + told):
+                LockClient(self.fake.url, api_key=key).lock("k").__enter__()
+
+    def test_https_to_a_plain_port_is_told_at_once(self):
+        url = self.fake.url.replace("http:", "https:")
+        with self.assertRaises(RequestRefused) as caught:
+            LockClient(url).lock("k", wait=60).__enter__()
+        self.assertEqual(str(caught.exception), "no answer from %s: no TLS is spoken there: is it http://?" % url)
+
     def test_an_answer_with_the_token_of_another_claim_is_none(self):
         def other(key, headers, body):
             if self.fake.count("POST") < 3:
@@ -390,8 +437,8 @@ class Errors(WithService):
         for secret in ["s3cret", token]:
             self.assertNotIn(secret, str(caught.exception) + repr(caught.exception))
 
-        for secret in ["s3cret\nX: y", "s3cret\u00e9"]:
-            with self.assertRaisesRegex(RequestRefused, "visible ASCII") as caught:
+        for secret, told in [("s3cret\nX: y", "line break"), ("s3cret\u00e9", "visible ASCII")]:
+            with self.assertRaisesRegex(RequestRefused, told) as caught:
                 LockClient(self.fake.url, api_key=secret).lock("k").__enter__()
             self.assertNotIn("s3cret", str(caught.exception))
         with self.assertRaises(ValueError) as caught:
@@ -403,11 +450,14 @@ class Errors(WithService):
             self.assertTrue(issubclass(getattr(lockkeeper, name), lockkeeper.LockkeeperError))
 
     def test_a_certificate_that_is_not_trusted_is_refused_at_once(self):
-        error = __import__("ssl").SSLCertVerificationError("self-signed certificate")
-        with mock.patch.object(Service, "connection") as connection:
-            connection.return_value.connect.side_effect = error
-            with self.assertRaisesRegex(RequestRefused, "`ca`"):
-                self.client.lock("k").__enter__()
+        for code, told in [(18, "is not signed by an authority .*: name the file of that authority \\(`ca`, LOCKKEEPER_CA"),
+                           (10, "is not accepted: it has expired$")]:
+            error = ssl.SSLCertVerificationError("of OpenSSL")
+            error.verify_code, error.verify_message = code, "it has expired"
+            with mock.patch.object(Service, "connection") as connection:
+                connection.return_value.connect.side_effect = error
+                with self.assertRaisesRegex(RequestRefused, "no answer from .*: its certificate " + told):
+                    self.client.lock("k").__enter__()
 
 
 class Losses(WithService):
@@ -544,7 +594,7 @@ class Losses(WithService):
     def test_the_reason_of_a_loss_is_that_of_the_last_renewal(self):
         answers = [(503, None), None]
         self.fake.replace["PUT"] = lambda *_: answers.pop(0) if answers else (502, None)
-        with self.assertRaisesRegex(LeaseLost, "not be renewed in time: answer 502"):
+        with self.assertRaisesRegex(LeaseLost, "not be renewed in time: the answer is 502"):
             with self.client.lock("k", ttl=1.5) as lease:
                 self.assertTrue(lease.lost.wait(15))
         self.assertEqual(answers, [])

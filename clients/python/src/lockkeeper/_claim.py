@@ -292,6 +292,8 @@ class Claim:
                 return
             may_be_done = may_be_done or answer.was_sent and not answer.is_no()
             wait, attempt = pause(attempt, 1.0), attempt + 1
+            if not answer.may_pass() and not self.fencing_token:
+                return  # The acquire was refused, as this is.
             if now() + wait > over or not answer.may_pass():
                 log.warning("lock %r: not released; the lease ends by its TTL: %s", self.key, answer)
                 return

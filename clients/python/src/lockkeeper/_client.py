@@ -207,6 +207,12 @@ class LockClient:
                  owner: Optional[str] = None) -> None:
         self._service, self._owner = Service(url, api_key, ca), owner
 
+    def __reduce__(self) -> Any:
+        return LockClient, (*self._service.arguments(), self._owner)
+
+    def __deepcopy__(self, _: Any) -> "LockClient":
+        return self  # It never changes.
+
     def lock(self, key: str, ttl: Duration = 30, wait: Optional[Duration] = 0, slots: Optional[int] = None,
              shared: bool = False, owner: Optional[str] = None,
              on_lost: Optional[Callable[[], object]] = None) -> Lock:

@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.parse
 from datetime import timedelta
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from ._errors import RequestRefused, ServiceUnavailable
 
@@ -24,6 +24,9 @@ MOST_BYTES = 8 << 20  # of an answer: more than the largest page of a list
 CONNECT = 5.0  # seconds for a connection
 TICK = 0.5  # seconds between looks at the clock: timers stand still while the machine is suspended
 CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
+# The reasons of OpenSSL for a first answer that is no TLS, and its codes for an unknown authority.
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+NO_AUTHORITY = (2, 7, 18, 19, 20, 21)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 
@@ -58,12 +61,23 @@ def pause(attempt: int, longest: float = 2.0) -> float:
     return min(0.1 * 2.0 ** min(attempt, 9), longest) * random.uniform(0.5, 1.0)
 
 
+def in_words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if getattr(error, "verify_code", 0) in NO_AUTHORITY:
+            return ("its certificate is not signed by an authority that is trusted here: name the file of that "
+                    "authority (`ca`, LOCKKEEPER_CA)")
+        return "its certificate is not accepted: %s" % str(getattr(error, "verify_message", error)).rstrip(".")
+    if getattr(error, "reason", None) in NO_TLS:
+        return "no TLS is spoken there: is it http://?"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 class Answer:
     """An answer, or what came instead of one."""
 
     def __init__(self, status: int = 0, body: Any = None, failure: str = "") -> None:
         self.status, self.failure = status, failure
-        self.was_sent, self.is_final = True, False
+        self.was_sent, self.is_final, self.has_api_key = True, False, False
         self.body: Dict[str, Any] = body if isinstance(body, dict) else {}
         # A problem without a type of the service is from a gateway.
         is_problem = str(self.body.get("type", "")).startswith("urn:lockkeeper:")
@@ -76,7 +90,7 @@ class Answer:
     def __str__(self) -> str:
         if self.code:
             return "%s (%d %s)" % (self.body.get("detail"), self.status, self.code)
-        return self.failure or "answer %d, which is not from lockkeeper" % self.status
+        return self.failure or "the answer is %d and not from lockkeeper" % self.status
 
     def is_no(self) -> bool:
         """Whether nothing was granted for sure, and nothing under way will be."""
@@ -91,11 +105,15 @@ class Answer:
     def refuse(self) -> None:
         """Raises if the answer stays the same however often one asks."""
         if not self.may_pass():
-            hints = {0: "check `api_key` and `ca`", 403: "use an API key with this permission and prefix",
-                     401: "set `api_key`, LOCKKEEPER_API_KEY or LOCKKEEPER_API_KEY_FILE"}
-            is_known = self.code or self.is_final
-            hint = hints.get(self.status, "correct the request") if is_known else "check the URL"
-            raise RequestRefused("%s; %s" % (self, hint), self.status, self.body)
+            if self.code == "unauthenticated" and self.has_api_key:
+                text = "unknown API key: look at `api_key`, LOCKKEEPER_API_KEY or LOCKKEEPER_API_KEY_FILE"
+            elif self.code == "unauthenticated":
+                text = "the service asks for an API key: set `api_key`, LOCKKEEPER_API_KEY or LOCKKEEPER_API_KEY_FILE"
+            elif self.code == "forbidden":
+                text = "%s; use an API key with this permission and prefix" % self
+            else:
+                text = "%s%s" % (self, "; correct the request" if self.code else "" if self.is_final else "; check the URL")
+            raise RequestRefused(text, self.status, self.body)
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -132,7 +150,7 @@ class Call:
             wait_on(self._changed, min(until, deadline), lambda: self.answer is not None or is_over())
             if self.answer is None and not is_over() and now() >= deadline:
                 self.abort()
-                self.answer = Answer(failure="no answer within %.3g s" % self._timeout)
+                self.answer = self._failed("timeout after %.1f s" % self._timeout)
             return self.answer
 
     def abort(self) -> None:
@@ -148,13 +166,17 @@ class Call:
         try:
             answer = self._ask()
         except (OSError, ValueError, http.client.HTTPException) as error:
-            answer = Answer(failure="%s: %s" % (self._service.url, error or type(error).__name__))
+            answer = self._failed(in_words(error)) if self._connection else Answer(failure=str(error))
             answer.was_sent = self._was_sent
-            answer.is_final = self._connection is None or isinstance(error, ssl.SSLCertVerificationError)
+            is_no_tls = getattr(error, "reason", None) in NO_TLS and not self._was_sent
+            answer.is_final = not self._connection or is_no_tls or isinstance(error, ssl.SSLCertVerificationError)
         finally:
             with self._changed:
                 self.answer = self.answer or answer
                 self._changed.notify_all()
+
+    def _failed(self, why: str) -> Answer:
+        return Answer(failure="no answer from %s: %s" % (self._service.url, why))
 
     def _ask(self) -> Answer:
         method, path, token, body = self._request
@@ -177,6 +199,7 @@ class Call:
             connection.close()
         try:
             answer = Answer(response.status, json.loads(text) if text else None)
+            answer.has_api_key = "Authorization" in headers
             if answer.code == "superseded":
                 answer.retry_after = float(response.headers.get("Retry-After", 0))
         except ValueError:
@@ -184,32 +207,82 @@ class Call:
         return answer
 
 
+def reader_of(api_key: Optional[Path]) -> Callable[[], str]:
+    """A call that reads the API key. No attribute has it, so none shows it."""
+    def read() -> str:
+        text = api_key or ""
+        if isinstance(text, os.PathLike):  # Read each time: a new key needs no restart.
+            try:
+                text = pathlib.Path(text).read_text("utf-8")
+            except (OSError, ValueError) as error:
+                raise ValueError("the API key in %s cannot be read: %s" % (api_key, in_words(error))) from None
+            if not text.rstrip("\r\n"):
+                raise ValueError("%s has no API key" % api_key)
+        text = text.rstrip("\r\n")
+        if "\n" in text or "\r" in text:
+            raise ValueError("the API key has a line break: set `api_key`, LOCKKEEPER_API_KEY, or the file, to one line")
+        if not re.fullmatch("[ -~]*", text):
+            raise ValueError("the API key has characters besides visible ASCII")
+        return text
+
+    return read
+
+
 class Service:
     """The address of a service, from arguments or the environment, read as the command line does."""
 
     def __init__(self, url: Optional[str], api_key: Optional[Path], ca: Optional[Path]) -> None:
         env = os.environ
-        if api_key is None:
-            file = env.get("LOCKKEEPER_API_KEY_FILE")
-            api_key = pathlib.Path(file) if file else env.get("LOCKKEEPER_API_KEY")
-        self._api_key = api_key
+        file = env.get("LOCKKEEPER_API_KEY_FILE") if api_key is None else None
+        given = pathlib.Path(file) if file else api_key
+        self._read_api_key = reader_of(env.get("LOCKKEEPER_API_KEY") if given is None else given)
         self.url = url or env.get("LOCKKEEPER_URL") or "http://127.0.0.1:8080"
         self._file = self.url[len("unix:"):] if self.url.startswith("unix:") else ""
-        parts = urllib.parse.urlsplit("http://localhost" if self._file else self.url)
-        if parts.username is not None:
-            raise ValueError("a URL without a user: the API key is given by `api_key`")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("not a URL such as http://localhost:8080 or unix:/path: %r" % self.url)
-        self._host, self.base = parts.hostname, parts.path.rstrip("/")
+        parts = self._parse("http://localhost" if self._file else self.url)
+        self._host, self.base = parts.hostname or "", parts.path.rstrip("/")
         # Without a port http.client takes the end of an IPv6 address for one.
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls: Optional[ssl.SSLContext] = None
+        trusted = ca or env.get("LOCKKEEPER_CA") or None
+        # What a copy in another process is made with; a key of the environment is read there.
+        self._arguments = (self.url, None if isinstance(given, str) else given, trusted)
+        self._has_given_key = isinstance(given, str)
         if parts.scheme == "https":
-            file = ca or env.get("LOCKKEEPER_CA") or None
             try:
-                self._tls = ssl.create_default_context(cafile=file)
-            except OSError as error:  # which names no file
-                raise ValueError("no authorities to trust in %r: %s" % (file, error)) from error
+                self._tls = ssl.create_default_context(cafile=trusted)
+            except ssl.SSLError as error:
+                text = "`ca`: %s has no certificate: it needs a part -----BEGIN CERTIFICATE-----"
+                raise ValueError(text % trusted) from error
+            except OSError as error:
+                text = "`ca`: cannot read %s: %s; name a PEM file that this user may read"
+                raise ValueError(text % (trusted, in_words(error))) from error
+
+    def _parse(self, url: str) -> urllib.parse.SplitResult:
+        def wrong(reason: str) -> ValueError:
+            shown = "...@" + self.url.rsplit("@", 1)[1] if "@" in self.url else self.url
+            return ValueError("`%s` is not the URL of a service: %s" % (shown, reason))
+
+        if url == "unix:":
+            raise wrong("name a file, as in unix:/run/lockkeeper/lockkeeper.sock")
+        try:
+            parts = urllib.parse.urlsplit(url)
+            is_whole = parts.port != 0 and not re.search(r"[\x00-\x20\x7f]", url)
+        except ValueError:
+            raise wrong("write it like http://host:8080") from None
+        if parts.scheme not in ("http", "https"):
+            raise wrong("use http:// or https://, or unix:FILE")
+        if not parts.hostname or not is_whole:
+            raise wrong("write it like http://host:8080")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise wrong("only a host, a port and a path are allowed")
+        if parts.path.rstrip("/").endswith("/locks"):  # It would work, but with other keys than every other client's.
+            raise wrong("leave out /locks, as in http://host:8080")
+        return parts
+
+    def arguments(self) -> Tuple[str, Optional[Path], Optional[Path]]:
+        if self._has_given_key:
+            raise TypeError("an API key is in no pickle: give it by LOCKKEEPER_API_KEY, or as a pathlib.Path of its file")
+        return self._arguments
 
     def connection(self) -> http.client.HTTPConnection:
         if self._file:
@@ -220,12 +293,7 @@ class Service:
 
     def headers(self) -> Dict[str, str]:
         headers = {"Connection": "close", "Accept": "application/json", "Content-Type": "application/json"}
-        api_key = self._api_key
-        if isinstance(api_key, os.PathLike):  # Read each time: a new key needs no restart.
-            api_key = pathlib.Path(api_key).read_text("utf-8")
-        api_key = (api_key or "").rstrip("\r\n")
-        if not re.fullmatch("[ -~]*", api_key):
-            raise ValueError("the API key has characters besides visible ASCII")
+        api_key = self._read_api_key()
         if api_key:
             headers["Authorization"] = "Bearer " + api_key
         return headers
@@ -233,13 +301,13 @@ class Service:
     def ask(self, method: str, path: str, is_good: Callable[[Dict[str, Any]], bool], allowed: str = "") -> Answer:
         """Asks about no lease of ours. A read is repeated for 5 seconds, a change only if it was not sent.
         Gateways answer 200 as well: `is_good` knows the body of the service."""
-        over = now() + 5
-        for attempt in range(1000):
+        over, attempt = now() + 5, 0
+        while True:
             answer = Call(self, method, path, None, None, 10, threading.Condition()).wait() or Answer()
             if answer.status == 200 and is_good(answer.body) or allowed and answer.code == allowed:
                 return answer
             answer.refuse()
             if now() > over or answer.was_sent and method != "GET":
-                break
+                raise ServiceUnavailable("%s; retry later" % answer)
             time.sleep(pause(attempt))
-        raise ServiceUnavailable("no answer of the service: %s; retry later" % answer)
+            attempt += 1
