@@ -1,6 +1,7 @@
 <?php
 
-// The driver of the PHP client for situations.py; clients/SITUATIONS.md says what it does.
+// The driver of the PHP client for situations.py; clients/SITUATIONS.md says what it does. With --lock as the first
+// argument it uses withLock() instead of withHold(), and its work refreshes the lease in its steps.
 
 declare(strict_types=1);
 
@@ -10,6 +11,7 @@ use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\Exception\WaitCancelled;
 use Lockkeeper\HeldLease;
+use Lockkeeper\Lease;
 use Lockkeeper\LockClient;
 
 spl_autoload_register(static function (string $class): void {
@@ -24,13 +26,13 @@ final class OwnError extends Exception
 {
 }
 
-
 final class Driver
 {
     private readonly LockClient $client;
 
     /** @param array<string, float> $options seconds */
     public function __construct(
+        private readonly bool $isHeld,
         private readonly string $mode,
         private readonly string $key,
         private readonly array $options,
@@ -56,9 +58,9 @@ final class Driver
         }
         try {
             if ($this->mode === 'twice') {
-                $this->hold(static fn () => null);
+                $this->lock(static fn () => null);
             }
-            $this->hold($this->work(...));
+            $this->lock($this->work(...));
             return $this->mode === 'throw' ? 'wrong' : 'done';
         } catch (OwnError) {
             return 'done';
@@ -76,21 +78,20 @@ final class Driver
         }
     }
 
-    /** @param callable(HeldLease): mixed $work */
-    private function hold(callable $work): void
+    /** @param callable(Lease|HeldLease): mixed $work */
+    private function lock(callable $work): void
     {
-        $told = static fn () => say('told');
-        $lease = $this->client->hold($this->key, $this->options['ttl'], $this->options['wait'], onLost: $told);
-        say("acquired {$lease->fencingToken()}");
-        $work($lease); // What it throws goes out, and the lease goes with its object.
-        try {
-            $lease->release() || throw new LockLost('the lease ended before the work', $this->key);
-        } catch (ServiceUnavailable $failure) { // It ends by its TTL, after the work.
-            fwrite(STDERR, $failure->getMessage() . "\n");
-        }
+        $told = static function (Lease|HeldLease $lease) use ($work): void {
+            say("acquired {$lease->fencingToken()}");
+            $work($lease);
+        };
+        $options = ['ttl' => $this->options['ttl'], 'wait' => $this->options['wait']];
+        $this->isHeld
+            ? $this->client->withHold($this->key, $told, ...$options, onLost: static fn () => say('told'))
+            : $this->client->withLock($this->key, $told, ...$options);
     }
 
-    private function work(HeldLease $lease): void
+    private function work(Lease|HeldLease $lease): void
     {
         $child = $this->mode === 'fork' ? $this->fork() : 0;
         $end = hrtime(true) / 1e9 + $this->options['seconds'];
@@ -103,11 +104,23 @@ final class Driver
         $child === 0 || pcntl_waitpid($child, $status);
     }
 
-    private static function steps(HeldLease $lease, float $end): void
+    private static function steps(Lease|HeldLease $lease, float $end): void
     {
         while (hrtime(true) / 1e9 < $end) {
-            $lease->check();
+            $lease instanceof HeldLease ? $lease->check() : self::refresh($lease);
             usleep(20_000);
+        }
+    }
+
+    private static function refresh(Lease $lease): void
+    {
+        try {
+            $lease->remaining() > $lease->ttl() * 2 / 3 || $lease->refresh();
+        } catch (ServiceUnavailable $failure) { // It lasts for what remains.
+            fwrite(STDERR, $failure->getMessage() . "\n");
+        } catch (LockLost $lost) {
+            say('told');
+            throw $lost;
         }
     }
 
@@ -154,9 +167,11 @@ function seconds(string $text): float
     return str_ends_with($text, 'ms') ? (float) $text / 1000 : (float) $text;
 }
 
+$isHeld = ($argv[1] ?? '') !== '--lock';
+$isHeld || array_splice($argv, 1, 1);
 $options = ['ttl' => 30.0, 'wait' => 10.0, 'seconds' => 2.0, 'after' => 0.3];
 foreach (array_slice($argv, 3) as $option) {
     [$name, $value] = explode('=', $option, 2);
     $options[$name] = seconds($value);
 }
-say((new Driver($argv[1], $argv[2], $options))->run());
+say((new Driver($isHeld, $argv[1], $argv[2], $options))->run());

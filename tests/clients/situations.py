@@ -39,6 +39,7 @@ LANGUAGES = {
     "ts": (os.path.join(ROOT, "clients/typescript"), None, ["node", os.path.join(HERE, "driver.mjs")]),
     "go": (os.path.join(HERE, "go"), ["go", "build", "-o", BUILT, "."], [BUILT]),
     "php": (ROOT, None, ["php", os.path.join(HERE, "driver.php")]),
+    "php-lock": (ROOT, None, ["php", os.path.join(HERE, "driver.php"), "--lock"]),
 }
 # Languages in which an exit of the process runs nothing: what is left ends by its TTL.
 EXIT_RUNS_NOTHING = {"go"}
@@ -1178,7 +1179,9 @@ def run(name, number, arguments):
 
 
 # A token of PHP may be that of several processes: it names no lease that it did not get itself.
-EXCEPT = {("php", "acquire-mine")}
+EXCEPT = {("php", "acquire-mine"), ("php-lock", "acquire-mine")}
+# Nothing refreshes a lease of withLock() but its work, which a refresh without an answer stops until the end.
+EXCEPT |= {("php-lock", row) for row in ("acquire-late-then-silent", "blocked-three-ttls", "max-hold", "refresh-silent")}
 
 
 def main():

@@ -122,6 +122,12 @@ mod rows {
     }
 
     #[test]
+    fn each_row_holds_in_php_with_a_lease_that_the_work_refreshes() {
+        let rows = ROWS.into_iter().filter(|row| *row != "refresh-silent").collect::<Vec<_>>();
+        PHP.does_what_the_table_says("php-lock", &rows);
+    }
+
+    #[test]
     fn each_row_holds_in_python_with_threads() {
         PYTHON.does_what_the_table_says("py", &ROWS);
     }

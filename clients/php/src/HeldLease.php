@@ -40,7 +40,7 @@ final class HeldLease
     private function __construct(
         private readonly Holding $holding,
         private readonly Keeper $keeper,
-        private readonly ?\Closure $onLost,
+        private ?\Closure $onLost = null,
     ) {
     }
 
@@ -62,12 +62,17 @@ final class HeldLease
         Share $share,
     ): self {
         $keeper->ready(); // Before anything is acquired.
-        $lease = new self($holding, $keeper, $onLost);
+        $lease = new self($holding, $keeper);
         $grant = (new Claim($holding, $ttl, $share))->acquire($wait);
         [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
         $lease->end = Clock::now() + $grant->remaining();
         $lease->id = $keeper->keep($holding->ticket(), $grant, min($ttl, $grant->ttl), $longest, $signal);
         $holding->keptBy($keeper, $lease->id);
+        if (!$lease->isHeld()) { // One of the two processes was suspended since the grant.
+            $holding->service->part($holding->ticket());
+            throw $lease->loss ?? $lease->noLease('the lease ended before the work could begin');
+        }
+        $lease->onLost = $onLost;
         return $lease;
     }
 
@@ -140,7 +145,25 @@ final class HeldLease
         $this->keeper->drop($this->id);
         $released = $this->holding->service->release($this->holding->ticket(), true);
         $this->holding->close();
+        $why = "the lease ended before its work, which may have overlapped with another's";
+        $this->loss = $released ? null : $this->noLease($why);
         return $released;
+    }
+
+    /**
+     * @internal As {@see release()} after work that was done under it.
+     *
+     * @throws LockLost it had ended before, as far as is known; not if the work has given it back
+     */
+    public function conclude(): void
+    {
+        try {
+            $this->release();
+        } catch (LockkeeperException $failure) {
+            $this->holding->service->warn("not released: {$failure->getMessage()}");
+            $this->holding->close();
+        }
+        $this->loss === null || throw $this->loss;
     }
 
     /** @internal As {@see release()} where nothing can be thrown. */
@@ -173,9 +196,15 @@ final class HeldLease
         throw new \LogicException('A lease is not serialised: it ends with its process.');
     }
 
-    public function __destruct()
+    /** @internal Gives back what there may be, if that is quickly done. */
+    public function part(): void
     {
         $this->holding->part();
+    }
+
+    public function __destruct()
+    {
+        $this->part();
     }
 
     private function __clone()

@@ -28,6 +28,9 @@ final class Lease
 
     private bool $isReleased = false;
 
+    /** Whether it had ended when it was to be refreshed or released. */
+    private bool $isLost = false;
+
     private function __construct(private readonly Holding $holding)
     {
     }
@@ -128,6 +131,7 @@ final class Lease
             $left = $this->holding->grant->remaining();
             $this->holding->grant = $this->holding->service->refresh($this->holding->ticket(), $ttl, $left);
         } catch (LockLost $lost) {
+            $this->isLost = true;
             $this->holding->close();
             throw $lost;
         }
@@ -149,9 +153,33 @@ final class Lease
         }
         $isKnown = !$this->isExpired();
         $this->isReleased = true; // It may be another's before the answer is here.
-        $released = $this->holding->service->release($this->holding->ticket(), $isKnown);
+        $this->isLost = !$this->holding->service->release($this->holding->ticket(), $isKnown);
         $this->holding->close();
-        return $released;
+        return !$this->isLost;
+    }
+
+    /**
+     * @internal As {@see release()} after work that was done under it.
+     *
+     * @throws LockLost it had ended before, as far as is known; not if the work has given it back or handed it over
+     */
+    public function conclude(): void
+    {
+        $isKnown = !$this->isExpired();
+        if ($this->isReleased) {
+            $this->giveBack(); // The work has tried to, and knows how that ended.
+        }
+        try {
+            $this->release();
+        } catch (LockkeeperException $failure) {
+            $this->isLost = !$isKnown;
+            $this->holding->service->warn("not released: {$failure->getMessage()}");
+            $this->holding->close();
+        }
+        if ($this->isLost) {
+            $why = "the lease ended before its work, which may have overlapped with another's";
+            throw new LockLost(Keys::shown($this->key()) . ": $why", $this->key());
+        }
     }
 
     /** @internal As {@see release()} where nothing can be thrown; a signal handler may, and then it is tried again. */
@@ -180,10 +208,16 @@ final class Lease
         return $this->holding->ticket()->token->text();
     }
 
+    /** @internal Gives back what there may be, if that is quickly done. */
+    public function part(): void
+    {
+        $this->holding->part();
+    }
+
     /** @internal */
     public function __destruct()
     {
-        $this->holding->part();
+        $this->part();
     }
 
     /** @return array<string, mixed> all but the token */

@@ -8,6 +8,7 @@ use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Internal\AnyKey;
+use Lockkeeper\Internal\Block;
 use Lockkeeper\Internal\Clock;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
@@ -169,8 +170,8 @@ final class LockClient
     }
 
     /**
-     * Does some work under a lease, which is released afterwards. If it was lost meanwhile, or cannot be
-     * released, `warn` hears of it; the work is done, and what it threw is what comes out.
+     * Does some work under a lease, which is released afterwards. What the work throws comes out; then `warn` hears
+     * of a lease that had ended. A lease that lasted, but cannot be released, is told to `warn` as well.
      *
      * @template T
      *
@@ -178,6 +179,8 @@ final class LockClient
      *
      * @return T
      *
+     * @throws LockLost            the lease ended before the work was done, which may have overlapped with another's;
+     *                             or before the work could begin
      * @throws LockkeeperException as {@see acquire()}; the work has not begun
      */
     public function withLock(
@@ -188,12 +191,34 @@ final class LockClient
         ?int $slots = null,
         bool $shared = false,
     ): mixed {
-        $lease = $this->acquire($key, $ttl, $wait, $slots, $shared);
-        try {
-            return $work($lease);
-        } finally {
-            $lease->giveBack();
-        }
+        return Block::run($this->acquire($key, $ttl, $wait, $slots, $shared), $work);
+    }
+
+    /**
+     * As {@see withLock()}, under a lease that another process refreshes, as {@see hold()} says.
+     *
+     * @template T
+     *
+     * @param callable(HeldLease): T $work long work calls `check()` now and then
+     * @param ?\Closure(LockLost): void $onLost
+     *
+     * @return T
+     *
+     * @throws LockLost            as {@see withLock()}
+     * @throws LockkeeperException as {@see hold()}; the work has not begun
+     */
+    public function withHold(
+        string $key,
+        callable $work,
+        float $ttl = 15.0,
+        ?float $wait = 0.0,
+        ?\Closure $onLost = null,
+        ?int $signal = null,
+        float $longest = INF,
+        ?int $slots = null,
+        bool $shared = false,
+    ): mixed {
+        return Block::run($this->hold($key, $ttl, $wait, $onLost, $signal, false, $longest, $slots, $shared), $work);
     }
 
     /**

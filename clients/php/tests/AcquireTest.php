@@ -92,17 +92,62 @@ final class AcquireTest extends TestCase
         self::assertSame([], $this->warnings);
     }
 
-    public function testWorkThatLostItsLeaseIsDoneAndWarnedOf(): void
+    /** @dataProvider forms */
+    #[DataProvider('forms')]
+    public function testWorkThatLostItsLeaseIsToldUnlessItThrowsItself(string $form): void
     {
         $key = self::key();
         $client = $this->client();
-        self::assertSame(7, $client->withLock($key, fn () => $client->forceRelease($key) ? 7 : 0));
-        $this->thrown(\DomainException::class, fn () => $client->withLock($key, function () use ($client, $key) {
+        $lost = $this->thrown(LockLost::class, fn () => $client->$form($key, fn () => $client->forceRelease($key)));
+        $why = "the lease ended before its work, which may have overlapped with another's";
+        self::assertSame(["'$key': $why", $key], [$lost->getMessage(), $lost->key]);
+        self::assertSame([], $this->warnings);
+        $this->thrown(\DomainException::class, fn () => $client->$form($key, function () use ($client, $key) {
             $client->forceRelease($key);
             throw new \DomainException('of the work');
         }));
-        $lost = "lockkeeper: the lease of '$key' ended before its work";
-        self::assertSame([$lost, $lost], $this->warnings);
+        self::assertSame(["lockkeeper: the lease of '$key' ended before its work"], $this->warnings);
+    }
+
+    public static function forms(): array
+    {
+        return ['a lease' => ['withLock'], 'a lease that is kept' => ['withHold']];
+    }
+
+    public function testWorkThatHidesALossIsToldAndWorkThatHasGivenTheLeaseAwayIsDone(): void
+    {
+        $key = self::key();
+        $client = $this->client();
+        $this->thrown(LockLost::class, fn () => $client->withLock($key, function ($lease) use ($client, $key) {
+            $client->forceRelease($key);
+            $this->thrown(LockLost::class, fn () => $lease->refresh());
+        }));
+        $this->thrown(LockLost::class, fn () => $client->withLock($key, function ($lease) use ($client, $key) {
+            $client->forceRelease($key);
+            self::assertFalse($lease->release());
+        }));
+        self::assertTrue($client->withLock($key, fn ($lease) => $lease->release()));
+        self::assertTrue($client->withHold($key, fn ($lease) => $lease->release()));
+        $token = $client->withLock($key, fn ($lease) => $lease->handOver());
+        self::assertTrue($client->release($key, $token));
+        self::assertSame([], $this->warnings);
+    }
+
+    public function testNoWorkBeginsWithALeaseThatIsOver(): void
+    {
+        // A clock on which an hour passes as soon as the lease is granted, as if the process was suspended.
+        $clock = 'namespace Lockkeeper\Internal; function hrtime(bool $asNumber): int {
+            $isAsking = in_array(Claim::class, array_column(debug_backtrace(0), "class"));
+            $GLOBALS["hasAsked"] = ($GLOBALS["hasAsked"] ?? false) || $isAsking;
+            return \hrtime(true) + ($GLOBALS["hasAsked"] && !$isAsking ? 3600 * 1000000000 : 0);
+        }';
+        [$code, $printed] = self::script('eval($arguments[1]);
+            try {
+                $client->withLock($arguments[0], function () { echo "the work has begun"; }, 60);
+            } catch (Lockkeeper\Exception\LockLost $lost) {
+                echo $lost->getMessage(), " ", json_encode($client->inspect($arguments[0])->isHeld);
+            }', $key = self::key(), $clock);
+        self::assertSame([0, "'$key': the lease ended before the work could begin false"], [$code, $printed]);
     }
 
     public function testALeaseIsRefreshedUntilItIsLost(): void

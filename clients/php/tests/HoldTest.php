@@ -368,6 +368,25 @@ final class HoldTest extends TestCase
         self::assertSame('none', shell_exec(implode(' ', array_map('escapeshellarg', $command))));
     }
 
+    public function testALeaseThatIsLostBeforeItIsKeptIsNoneAndNothingIsLeft(): void
+    {
+        // A keeper that was suspended until the lease was over for it.
+        $keeper = tempnam(sys_get_temp_dir(), 'keeper');
+        $lost = '{\"number\":$((i += 1)),\"lost\":\"it was suspended\"}';
+        $asked = 'i=0; while read line; do case $line in *ask*)';
+        file_put_contents($keeper, "#!/bin/sh\necho ready; $asked echo \"$lost\";; esac; done\n");
+        chmod($keeper, 0700);
+        $told = fn () => self::fail('there is no lease yet');
+        $client = $this->client(php: $keeper);
+        try {
+            $lost = $this->thrown(LockLost::class, fn () => $client->hold($key = self::key(), 60.0, onLost: $told));
+        } finally {
+            unlink($keeper);
+        }
+        self::assertStringContainsString('it was suspended', $lost->getMessage());
+        self::assertFalse($this->client()->inspect($lost->key)->isHeld);
+    }
+
     public function testARefusalByTheServiceIsThrown(): void
     {
         $this->thrown(RequestRefused::class, fn () => $this->client()->hold(self::key(), 86401.0));
