@@ -312,6 +312,20 @@ final class HoldTest extends TestCase
         self::assertSame([0, '[false,false]'], [$code, $printed]);
     }
 
+    public function testALeaseThatIsOverIsLostAtOnceThoughItsKeeperIsSuspended(): void
+    {
+        [$code, $printed] = self::script('$lease = $client->hold($arguments[0], 2);' . self::KEEPER . '
+            $other = $client->hold("$arguments[0]/other", 60);
+            posix_kill($keeper, SIGSTOP); sleep(3);
+            $began = microtime(true);
+            echo json_encode([$lease->isHeld(), $other->isHeld(), $lease->release()]);
+            echo " after ", intdiv((int) (microtime(true) - $began), 10), "0 seconds or more";
+            posix_kill($keeper, SIGCONT);
+            for ($i = 0; $i < 400 && $other->remaining() < 55; $i++) usleep(50000);
+            $other->check();', self::key());
+        self::assertSame([0, '[false,true,false] after 00 seconds or more'], [$code, $printed]);
+    }
+
     /** @dataProvider children */
     #[DataProvider('children')]
     public function testAChildOfTheProcessKeepsItTooIfItIsMeantTo(string $start, string $end): void

@@ -17,7 +17,10 @@ final class Keeper
     /** Seconds that the process may take to start, on a busy machine. */
     private const START = 20.0;
 
-    /** Seconds that an answer may take where nothing is known without it, and where something is. */
+    /**
+     * Seconds that an answer may take: from the first question without one on, where nothing is known otherwise; and
+     * where it is known that the lease lasts, or that the process is suspended.
+     */
     private const ANSWER = 10.0;
     private const QUICK_ANSWER = 0.25;
 
@@ -52,6 +55,9 @@ final class Keeper
     private readonly int $pid;
     private string $heard = '';
     private int $questions = 0;
+
+    /** Since when there is a question without an answer. */
+    private ?float $silent = null;
     private int $ids = 0;
 
     /** @param bool $isForChildren whether programs that this process starts keep the lease, too: one lease only */
@@ -144,15 +150,21 @@ final class Keeper
      */
     public function ask(int $id, float $known): float|string|null
     {
-        $until = Clock::now() + ($known > Clock::now() ? self::QUICK_ANSWER : self::ANSWER);
+        $now = Clock::now();
+        $this->silent ??= $now;
+        $isQuick = $known > $now || $this->isSuspended();
+        $until = $isQuick ? $now + self::QUICK_ANSWER : $this->silent + self::ANSWER;
         for ($tries = 0; $tries < 2; $tries++) {
             $number = ++$this->questions;
             $this->tell(['do' => 'ask', 'id' => $id, 'number' => $number]);
             while (($line = $this->line($until)) !== null) {
                 $answer = json_decode($line, true);
                 if (($answer['number'] ?? null) === $number) {
+                    $this->silent = null;
                     return $answer['lost'] ?? (float) $answer['end'];
                 }
+                $this->silent = $now; // An earlier question has its answer.
+                $until = max($until, Clock::now() + ($isQuick ? self::QUICK_ANSWER : self::ANSWER));
             }
             if (!$this->isGone() || $this->isForChildren) {
                 return null;
@@ -199,7 +211,7 @@ final class Keeper
 
     private function part(): void
     {
-        [$this->process, $this->pipes, $this->heard, $this->file] = [null, [], '', null];
+        [$this->process, $this->pipes, $this->heard, $this->file, $this->silent] = [null, [], '', null, null];
     }
 
     /** The keeper was killed: its leases are still there for a while. */
@@ -210,6 +222,13 @@ final class Keeper
         foreach ($this->orders as $order) {
             $this->tell(['again' => true] + $order);
         }
+    }
+
+    /** Whether the process is suspended, where the system tells. */
+    private function isSuspended(): bool
+    {
+        $pid = $this->process === null ? 0 : proc_get_status($this->process)['pid'];
+        return preg_match('/\) T /', (string) @file_get_contents("/proc/$pid/stat")) === 1;
     }
 
     private function isGone(): bool
