@@ -9,7 +9,9 @@ use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Internal\AnyKey;
 use Lockkeeper\Internal\Block;
+use Lockkeeper\Internal\Certificates;
 use Lockkeeper\Internal\Clock;
+use Lockkeeper\Internal\Environment;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keeper;
@@ -45,6 +47,11 @@ final class LockClient
      *                                                    absent, whatever the environment says
      * @param ?string                     $php            the PHP of the command line, which `hold()` runs; found
      *                                                    beside this PHP if absent
+     * @param ?string                     $ca             a PEM file with the only authorities to trust; LOCKKEEPER_CA
+     *                                                    if absent, or those of curl
+     * @param ?string                     $cert           a PEM file with the certificate of this client, or
+     *                                                    LOCKKEEPER_CERT
+     * @param ?string                     $certKey        a PEM file with its private key, or LOCKKEEPER_CERT_KEY
      *
      * @throws \InvalidArgumentException
      */
@@ -59,6 +66,9 @@ final class LockClient
         ?\Closure $warn = null,
         ?string $proxy = null,
         ?string $php = null,
+        ?string $ca = null,
+        ?string $cert = null,
+        ?string $certKey = null,
     ) {
         if (!($connectTimeout > 0 && $answerTimeout > 0 && $patience >= 0)) { // NAN as well
             throw new \InvalidArgumentException('A time has to be positive.');
@@ -66,8 +76,13 @@ final class LockClient
         if (!preg_match('/^[\x20-\x7e]*$/D', $tokenPrefix)) {
             throw new \InvalidArgumentException('The token prefix holds what no header may.');
         }
+        $certificates = new Certificates(
+            Environment::file($ca, 'CA'),
+            Environment::file($cert, 'CERT'),
+            Environment::file($certKey, 'CERT_KEY'),
+        );
         $this->service = new Service(
-            new Transport($url, $apiKey, $connectTimeout, $proxy ?? ''),
+            new Transport($url, $apiKey, $connectTimeout, $proxy ?? '', $certificates),
             $answerTimeout,
             $patience,
             $owner,

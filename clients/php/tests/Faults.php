@@ -13,12 +13,16 @@ final class Faults
     private $lines;
     public readonly string $url;
 
-    public function __construct(string $upstream, string ...$faults)
+    /**
+     * @param list<string> $faults
+     * @param string       ...$tls the certificate that it shows, and the authority of those that it demands
+     */
+    public function __construct(string $upstream, array $faults, string ...$tls)
     {
-        $command = [PHP_BINARY, __DIR__ . '/faults.php', $upstream, implode(',', $faults)];
+        $command = [PHP_BINARY, __DIR__ . '/faults.php', $upstream, implode(',', $faults), ...$tls];
         $this->process = proc_open($command, [1 => ['pipe', 'w']], $pipes);
         $this->lines = $pipes[1];
-        $this->url = 'http://127.0.0.1:' . trim((string) fgets($this->lines));
+        $this->url = ($tls === [] ? 'http' : 'https') . '://127.0.0.1:' . trim((string) fgets($this->lines));
     }
 
     /** @return list<string> what was asked: fault, method, path, protocol, token, body */

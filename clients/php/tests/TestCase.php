@@ -39,7 +39,7 @@ abstract class TestCase extends \PHPUnit\Framework\TestCase
     /** A proxy before the service that does this to the first requests. */
     protected static function faults(string ...$faults): Faults
     {
-        return new Faults(substr(self::env('URL'), strlen('http://')), ...$faults);
+        return new Faults(substr(self::env('URL'), strlen('http://')), $faults);
     }
 
     /** A key that no other test has. */

@@ -5,6 +5,7 @@ declare(strict_types=1);
 namespace Lockkeeper\Internal;
 
 use Lockkeeper\Exception\Outcome;
+use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
 
 /** @internal One request after another on one connection, which no forked process shares. */
@@ -36,6 +37,7 @@ final class Transport
         #[\SensitiveParameter] ?string $apiKey,
         private readonly float $connectTimeout,
         private readonly string $proxy,
+        private readonly Certificates $certificates,
     ) {
         if (!preg_match('~^https?://[^/?#@\s\x00-\x1f]+(/[^?#\s\x00-\x1f]*)?$~D', $url)) {
             throw new \InvalidArgumentException('The URL of the service is written as in http://host:8080');
@@ -47,7 +49,10 @@ final class Transport
         $this->headers(null);
     }
 
-    /** @throws ServiceUnavailable no answer */
+    /**
+     * @throws ServiceUnavailable no answer
+     * @throws RequestRefused     there will be none before the URL or a certificate is corrected
+     */
     public function send(Request $request): Answer
     {
         $retryAfter = null;
@@ -77,14 +82,15 @@ final class Transport
                 $text .= $piece;
                 return strlen($text) > self::LONGEST ? 0 : strlen($piece);
             },
-        ]);
+        ] + $this->certificates->options());
         if ($request->options !== null) {
             $json = json_encode((object) $request->options, JSON_INVALID_UTF8_SUBSTITUTE);
             curl_setopt($curl, CURLOPT_POSTFIELDS, $json);
         }
-        if (!self::run($curl, $multi)) {
+        $code = self::run($curl, $multi);
+        if ($code !== CURLE_OK) {
             $isTooLong = strlen($text) > self::LONGEST;
-            throw $this->noAnswer($curl, $request, $isTooLong ? 'an answer without an end' : curl_error($curl));
+            throw $this->noAnswer($curl, $request, $code, $isTooLong ? 'an answer without an end' : curl_error($curl));
         }
         $answer = new Answer($request, curl_getinfo($curl, CURLINFO_RESPONSE_CODE), $text, $retryAfter);
         // On a connection with an answer to another request there may be more of them.
@@ -92,8 +98,8 @@ final class Transport
         return $answer;
     }
 
-    /** Whether an answer came. PHP is back now and then, and at a signal, so that its handlers run meanwhile. */
-    private static function run(\CurlHandle $curl, \CurlMultiHandle $multi): bool
+    /** Returns curl's code. PHP is back now and then, and at a signal, so that its handlers run meanwhile. */
+    private static function run(\CurlHandle $curl, \CurlMultiHandle $multi): int
     {
         curl_multi_add_handle($multi, $curl);
         while (curl_multi_exec($multi, $isRunning) === CURLM_OK && $isRunning) {
@@ -102,14 +108,14 @@ final class Transport
         }
         $end = curl_multi_info_read($multi);
         curl_multi_remove_handle($multi, $curl);
-        return $end !== false && $end['result'] === CURLE_OK;
+        return $end === false ? CURLE_FAILED_INIT : $end['result'];
     }
 
     /** @return array<string, mixed> what makes another one of it, by the names of LockClient */
     public function settings(): array
     {
         $way = ['connectTimeout' => min(86400.0, $this->connectTimeout), 'proxy' => $this->proxy];
-        return ['url' => $this->url, 'apiKey' => $this->apiKey] + $way;
+        return ['url' => $this->url, 'apiKey' => $this->apiKey] + $way + $this->certificates->settings();
     }
 
     /** @return array<string, string> what may be seen of it */
@@ -147,10 +153,19 @@ final class Transport
         return max(1, min(self::FOREVER, Clock::millis($seconds)));
     }
 
-    private function noAnswer(\CurlHandle $curl, Request $request, string $why): ServiceUnavailable
-    {
-        $sent = curl_getinfo($curl, CURLINFO_REQUEST_SIZE) > 0;
+    private function noAnswer(
+        \CurlHandle $curl,
+        Request $request,
+        int $code,
+        string $why,
+    ): ServiceUnavailable | RequestRefused {
+        $refusal = Certificates::refusal($code, $why);
+        $why = $refusal ?? $why;
         $message = sprintf('no answer from %s to %s %s: %s', $this->url, $request->method, $request->path, $why);
+        if ($refusal !== null) {
+            return new RequestRefused($message, 0, '');
+        }
+        $sent = curl_getinfo($curl, CURLINFO_REQUEST_SIZE) > 0;
         return new ServiceUnavailable($message, $sent ? Outcome::Unknown : Outcome::NotAcquired);
     }
 }
