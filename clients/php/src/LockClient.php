@@ -39,10 +39,12 @@ final class LockClient
      * @param ?string                     $owner          who asks, for people to read; host:pid if absent
      * @param float                       $connectTimeout how long making a connection may take
      * @param float                       $answerTimeout  how long an answer may take, besides the wait in line
-     * @param float                       $patience       how long to go on asking when the answer fails to come
+     * @param float                       $patience       how long to go on asking when the answer fails to come,
+     *                                                    where nobody waits
      * @param string                      $tokenPrefix    what the tokens begin with; the service's `redis.token_prefix`
-     * @param ?\Closure(string): void     $warn           hears of what cannot be thrown, such as a lease that was lost
-     *                                                    when it was to be released; `error_log` if absent
+     * @param ?\Closure(string): void     $warn           hears of what cannot be thrown, such as a lease that cannot be
+     *                                                    released, or a long wait without an answer; `error_log` if
+     *                                                    absent
      * @param ?string                     $proxy          what stands between, such as http://proxy:3128; nothing if
      *                                                    absent, whatever the environment says
      * @param ?string                     $php            the PHP of the command line, which `hold()` runs; found

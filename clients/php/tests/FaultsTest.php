@@ -13,6 +13,10 @@ use PHPUnit\Framework\Attributes\DataProvider;
 /** What a client makes of lost answers, proxies, and services that are away. */
 final class FaultsTest extends TestCase
 {
+    /** A clock on which a second is over after 10 ms. */
+    private const HASTE = 'eval("namespace Lockkeeper\\Internal;
+        function hrtime(bool \$asNumber): int { return 100 * \hrtime(true); }");';
+
     /** @dataProvider passing */
     #[DataProvider('passing')]
     public function testAnAcquireIsRepeatedWithTheSameToken(string ...$faults): void
@@ -245,9 +249,34 @@ final class FaultsTest extends TestCase
         self::assertStringStartsWith($message, $failure->getMessage());
         self::assertTook(0.0, $began);
         $began = microtime(true);
-        $waits = $this->client('http://127.0.0.1:1', patience: 0.6);
-        $this->thrown(ServiceUnavailable::class, fn () => $waits->tryAcquire('key', wait: null));
-        self::assertTook(0.1, $began);
+        $this->thrown(ServiceUnavailable::class, fn () => $client->tryAcquire('key', wait: 0.6));
+        self::assertTook(0.6, $began);
+    }
+
+    public function testAClaimThatNeverReachedTheServiceGivesUpAfterAMinute(): void
+    {
+        [$code, $printed] = self::script(self::HASTE . '
+            $client = new Lockkeeper\LockClient("http://127.0.0.1:1", warn: fn ($said) => print("$said\n"));
+            $began = hrtime(true);
+            try {
+                $client->acquire("key", wait: null);
+            } catch (Lockkeeper\Exception\ServiceUnavailable $failure) {
+                echo hrtime(true) - $began > 3e8 ? "late" : "soon";
+            }');
+        self::assertSame(0, $code);
+        $warning = 'lockkeeper: no answer, retrying: no answer from http://127.0.0.1:1 to POST /locks/key: ';
+        self::assertStringStartsWith($warning, $printed);
+        self::assertStringEndsWith("\nlate", $printed);
+    }
+
+    public function testAClaimThatStoodInLineWaitsAnyAbsenceOut(): void
+    {
+        $proxy = self::faults('held', ...array_fill(0, 6, 'draining'));
+        [$code, $printed] = self::script(self::HASTE . '
+            $client = new Lockkeeper\LockClient($arguments[1], getenv("LOCKKEEPER_API_KEY"), warn: fn () => 0);
+            echo $client->acquire($arguments[0], 3600, wait: null)->key();', $key = self::key(), $proxy->url);
+        self::assertSame([0, $key], [$code, $printed]);
+        self::assertCount(8, preg_grep('/ POST /', $proxy->requests()));
     }
 
     public function testAServiceThatStandsStillKeepsNobodyForEver(): void

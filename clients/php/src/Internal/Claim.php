@@ -21,6 +21,9 @@ final class Claim
     /** At least so many seconds are between two requests of one wait. */
     private const PAUSE = 0.25;
 
+    /** A service answers within so many seconds, unless it has put a claim in line, or is stuck. */
+    private const ANSWERS = 1.0;
+
     /** How often a lease is begun anew whose answer was long on its way. */
     private const RENEWALS = 2;
 
@@ -90,7 +93,8 @@ final class Claim
             $this->inDoubt = true;
             $isFirst = $number !== null && $this->holding->giveUp();
             try {
-                $over = min(Clock::now() + self::SLICE, max(Clock::now(), $until));
+                $asked = Clock::now();
+                $over = min($asked + self::SLICE, max($asked, $until));
                 $grant = $this->ask($number === null ? max(0.0, $over - Clock::now()) : 0.0, $number);
                 $this->note($grant, $before);
                 if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ >= self::RENEWALS) {
@@ -126,13 +130,16 @@ final class Claim
                 $isFirst && !$this->inDoubt && $this->holding->takeBack();
                 throw $this->inDoubt ? $refused->inDoubt() : $refused;
             } catch (ServiceUnavailable $failure) {
-                $this->inDoubt = $before || $failure->outcome === Outcome::Unknown;
+                $isSent = $failure->outcome === Outcome::Unknown;
+                $this->inDoubt = $before || $isSent;
                 // On several nodes a store that has acquired nothing may have ended the lease.
                 $isFirst && !$this->inDoubt && $failure->problem !== 'store_unavailable' && $this->holding->takeBack();
                 $failure = $this->inDoubt ? $failure->inDoubt() : $failure;
-                Patience::isDue($failure) || Clock::now() < $until || throw $failure;
-                Clock::now() < $over && $patience->cut();
-                $patience->bear($failure);
+                $waits = Clock::now() < $until;
+                $waits || Patience::isDue($failure) || throw $failure;
+                $isLate = $isSent && Clock::now() >= $asked + self::ANSWERS;
+                Clock::now() < $over && $patience->cut($isLate);
+                $patience->bear($failure, $waits);
             }
         }
     }

@@ -13,25 +13,45 @@ final class Patience
     private const FIRST_PAUSE = 0.05;
     private const LONGEST_PAUSE = 1.0;
 
+    /** The longest absence that a claim waits out before it stood in line, in seconds: a machine starts meanwhile. */
+    private const BEFORE_LINE = 60.0;
+
+    /** A claim in line loses its place after so many seconds without a request, whatever a gateway asks for. */
+    private const PLACE = 5.0;
+
+    /** An absence is warned of after so many seconds, and again after so many more. */
+    private const WARNED = 5.0;
+    private const WARNED_AGAIN = 60.0;
+
     private float $heard;
     private int $failures = 0;
+    private bool $hasStood = false;
+    private float $warning = self::WARNED;
 
-    /** @param float $seconds since it was heard of last */
-    public function __construct(private readonly float $seconds)
+    /**
+     * @param float                  $seconds since it was heard of last, where nobody waits
+     * @param \Closure(string): void $warn    hears of a wait without an answer
+     */
+    public function __construct(private readonly float $seconds, private readonly \Closure $warn)
     {
         $this->heard = Clock::now();
     }
 
-    /** The service has answered. */
+    /** The service has answered a claim that stands in line. */
     public function renew(): void
     {
         $this->heard = Clock::now();
-        $this->failures = 0;
+        [$this->failures, $this->warning, $this->hasStood] = [0, self::WARNED, true];
     }
 
-    /** The connection of a request that was waiting has broken: the service was there until now. */
-    public function cut(): void
+    /**
+     * The connection of a request that was waiting has broken: the service was there until now.
+     *
+     * @param bool $stood whether it had stood in line, as far as is known
+     */
+    public function cut(bool $stood): void
     {
+        $this->hasStood = $this->hasStood || $stood;
         if ($this->failures === 0) {
             $this->heard = Clock::now();
         }
@@ -40,18 +60,25 @@ final class Patience
     /**
      * Sleeps a little before the next try.
      *
+     * @param bool $waits whether the wait of a claim is not over: one that stood in line waits out any absence
+     *
      * @throws ServiceUnavailable this very failure, when it is enough
      */
-    public function bear(ServiceUnavailable $failure): void
+    public function bear(ServiceUnavailable $failure, bool $waits = false): void
     {
         $pause = min(self::LONGEST_PAUSE, self::FIRST_PAUSE * 2 ** $this->failures);
-        $wanted = max($pause, $failure->retryAfter ?? 0.0);
-        $over = Clock::now() + $wanted > $this->heard + $this->seconds;
+        $wanted = max($pause, min($failure->retryAfter ?? 0.0, $waits ? self::PLACE : INF));
+        $seconds = $waits ? ($this->hasStood ? INF : max(self::BEFORE_LINE, $this->seconds)) : $this->seconds;
+        $over = Clock::now() + $wanted > $this->heard + $seconds;
         // Where the first try took all the time there is a second one: its answer may be lost only.
         if ($over && ($this->failures > 0 || $failure->outcome === Outcome::NotAcquired)) {
             throw $failure;
         }
         $this->failures++;
+        if ($waits && Clock::now() > $this->heard + $this->warning) {
+            $this->warning = Clock::now() - $this->heard + self::WARNED_AGAIN;
+            ($this->warn)("no answer, retrying: {$failure->getMessage()}");
+        }
         Clock::sleep($over ? $pause : $wanted);
     }
 

@@ -68,7 +68,7 @@ final class Service
 
     public function patience(): Patience
     {
-        return new Patience($this->patience);
+        return new Patience($this->patience, $this->warn(...));
     }
 
     /** Says what cannot be thrown. */
@@ -243,7 +243,7 @@ final class Service
      */
     private function insist(\Closure $request, float $seconds): mixed
     {
-        $patience = new Patience($seconds);
+        $patience = new Patience($seconds, $this->warn(...));
         $inDoubt = false;
         while (true) {
             try {
