@@ -23,10 +23,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
 import lockkeeper  # noqa: E402
 from fake import Fake, problem  # noqa: E402
-from lockkeeper import _claim  # noqa: E402
+from lockkeeper import _absence, _claim  # noqa: E402
 from lockkeeper import (LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable,  # noqa: E402
                         WaitCancelled)
-from lockkeeper._service import Service, seconds  # noqa: E402
+from lockkeeper._service import Answer, Service, seconds  # noqa: E402
 
 
 def until(check, limit=15.0):
@@ -1012,6 +1012,52 @@ class Waits(WithService):
                 self.assertGreater(point, 5)
                 return
         self.fail("no end")
+
+    def test_a_claim_that_never_reached_the_service_gives_up_and_one_that_stood_in_line_waits(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            nowhere = "http://127.0.0.1:%d" % listener.getsockname()[1]
+        for wait, most in [(3600, "BEFORE_LINE"), (None, "BEFORE_LINE"), (0.1, "WITHOUT_WAIT"), (0, "WITHOUT_WAIT")]:
+            with mock.patch.multiple(_absence, **{most: 0.8, "FIRST": 0}):
+                with self.assertLogs("lockkeeper", "WARNING") as logs, self.assertRaises(ServiceUnavailable) as caught:
+                    LockClient(nowhere).lock("k", wait=wait).__enter__()
+            told = "no answer from %s: Connection refused" % nowhere
+            self.assertEqual(str(caught.exception), "'k' was not acquired: %s; retry later" % told)
+            more = "35[0-9]{2} s more " if wait == 3600 else ""
+            self.assertEqual(len(logs.records), 1)
+            self.assertRegex(logs.records[0].getMessage(), "^waiting %sfor 'k', retrying: %s$" % (more, told))
+        for lasted in [0, 0.3]:
+            answers = [(502, None)] * 6 + [problem(409, "lock_held")]
+            self.fake.replace["POST"] = lambda *_: answers and (len(answers) < 7 or not time.sleep(lasted)) and answers.pop()
+            with mock.patch.multiple(_absence, BEFORE_LINE=0.2, WITHOUT_WAIT=0.1), \
+                    mock.patch.object(_claim, "pause", return_value=0.1), self.client.lock("k", wait=600):
+                self.assertEqual(answers, [])
+
+    def test_the_end_of_an_absence(self):
+        refused, silent, page, gone = Answer(), Answer(), Answer(504), Answer()
+        refused.was_sent = False
+        hour, busy = 3600.0, Answer(*problem(409, "lock_held"))
+        for before, answer, lasted, over, expected in [
+                ([], refused, 0, hour, 60), ([], refused, 0, 30, 30), ([], refused, 0, 0, 5), ([], refused, 0, 3, 5),
+                ([busy], refused, 0, hour, hour), ([busy], refused, 0, 0, 5), ([], silent, 25, hour, 35),
+                ([], gone, 0.9, hour, 60), ([], gone, 1, hour, hour), ([], page, 10, hour, hour),
+                ([], Answer(502), 10, hour, 60), ([], refused, 4, hour, 60)]:
+            absence, clock = _absence.Absence(), 100.0
+            with mock.patch.object(_absence, "now", lambda: clock):
+                for one in before:
+                    self.assertFalse(absence.notes(one, clock, 0))
+                clock += lasted
+                self.assertTrue(absence.notes(answer, 100.0, 20))
+                self.assertEqual(absence.end(clock + over) - clock, expected, (before, str(answer), lasted, over))
+
+    def test_a_warning_after_five_seconds_and_then_each_minute(self):
+        absence, clock, told = _absence.Absence(), 100.0, []
+        with mock.patch.object(_absence, "now", lambda: clock):
+            while clock < 300:
+                self.assertTrue(absence.notes(Answer(502), clock, 0))
+                if absence.is_due():
+                    told.append(clock - 100)
+                clock += 1
+        self.assertEqual(told, [5, 65, 125, 185])
 
     def test_a_full_service_is_told_at_the_end_of_the_wait(self):
         self.fake.replace["POST"] = lambda *_: problem(429, "quota_exceeded")

@@ -16,6 +16,7 @@ import urllib.parse
 from concurrent import futures
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from ._absence import Absence
 from ._errors import LeaseLost, LockBusy, RequestRefused, ServiceUnavailable, WaitCancelled
 from ._service import Answer, Call, Service, now, pause, wait_on
 
@@ -23,8 +24,8 @@ log = logging.getLogger("lockkeeper")
 
 # All in seconds.
 LONGEST_WAIT = 20.0  # of one request; a longer wait repeats it in the same place
-ANSWER = 10.0  # for an answer, besides the wait: then the connection counts as silent
-GRACE = 5.0  # after the wait, for the repeats of lost answers
+ANSWER = 5.0  # for an answer, besides the wait: then the connection counts as silent
+GRACE = 5.0  # after the wait, for the repeats that the service asks for
 SUPERSEDED = 3  # answers in a row, after which another program counts as a user of the token
 HEAR_OUT = 2.0  # for the answer to an abandoned request
 RELEASE = 5.0  # for the repeats of a release
@@ -153,9 +154,10 @@ class Claim:
         """Acquires, or raises, and notes the call that may have acquired all the same."""
         call, is_unsure, attempt, superseded, over = None, False, 0, 0, now() + self._wait
         named: Dict[str, Any] = {}
+        absence = Absence()
         try:
             while not self._is_over():
-                ask = max(0.0, min(over - now(), LONGEST_WAIT))
+                ask = max(0.0, min(over - now(), LONGEST_WAIT, absence.end(float("inf")) - ANSWER - now()))
                 body = dict(self._options, ttl_ms=self._ttl_ms, wait_ms=int(ask * 1000), **named)
                 call = self._call("POST", "", ask + ANSWER, body)
                 answer = call.wait(is_over=self._is_over)
@@ -166,6 +168,7 @@ class Claim:
                 if answer is None or self._is_over():
                     break
                 superseded = superseded + 1 if answer.code == "superseded" else 0
+                is_absent = absence.notes(answer, call.sent, ask)
                 if self._take(answer, call.sent):
                     if answer.body.get("key") != self.key:
                         raise RequestRefused("a proxy changes the key %r" % self.key, 0, answer.body)
@@ -183,12 +186,16 @@ class Claim:
                     attempt = 0
                     continue  # The wait was cut to the cap of the service.
                 answer.refuse()
-                next_try, attempt = now() + max(pause(attempt), answer.retry_after), attempt + 1
-                if next_try > over + (0 if answer.status == 429 and answer.code else GRACE):
+                end = absence.end(over) if is_absent else over + (0 if answer.status == 429 else GRACE)
+                if now() >= end:
                     if answer.code == "too_many_waiters":  # The key is held, and its line is full.
                         raise LockBusy(self.key, answer.body)
                     raise ServiceUnavailable("%r was not acquired: %s; retry later" % (self.key, answer))
-                self._sleep_until(next_try)
+                if absence.is_due():
+                    more = "%d s more " % (over - now()) if now() + 1 < over < float("inf") else ""
+                    log.warning("waiting %sfor %r, retrying: %s", more, self.key, answer)
+                next_try, attempt = now() + max(pause(attempt), answer.retry_after), attempt + 1
+                self._sleep_until(min(next_try, end))
             raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
         except BaseException:
             self._unsure = call if call and (is_unsure or call.answer is None) else None
