@@ -95,7 +95,7 @@ class Claim:
                 self._changed.notify_all()
 
     def is_running(self) -> bool:
-        """False if there was no thread for the claim, or an exception came before its start; then none runs it later."""
+        """False if there was no thread for the claim, or an exception came before its start: none runs it later."""
         if self.is_own() and self._runner.setdefault("is", "nobody") == "thread":
             return True
         _open.discard(self)

@@ -219,7 +219,8 @@ class LockClient:
         """A lock for `with`, for `async with`, or as a decorator; `wait=None` waits for ever.
 
         Raises LockBusy, ServiceUnavailable, RequestRefused or WaitCancelled before the block, and LeaseLost
-        at its end, or before it if no lease is left by then. `on_lost` is called before the lease ends, in another thread.
+        at its end, or before it if no lease is left by then. `on_lost` is called before the lease ends, in
+        another thread.
         """
         length, patience = seconds(ttl), float("inf") if wait is None else seconds(wait)
         path_of(key)

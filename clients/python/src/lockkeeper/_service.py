@@ -112,7 +112,8 @@ class Answer:
             elif self.code == "forbidden":
                 text = "%s; use an API key with this permission and prefix" % self
             else:
-                text = "%s%s" % (self, "; correct the request" if self.code else "" if self.is_final else "; check the URL")
+                hint = "; correct the request" if self.code else "" if self.is_final else "; check the URL"
+                text = str(self) + hint
             raise RequestRefused(text, self.status, self.body)
 
 
@@ -220,7 +221,7 @@ def reader_of(api_key: Optional[Path]) -> Callable[[], str]:
                 raise ValueError("%s has no API key" % api_key)
         text = text.rstrip("\r\n")
         if "\n" in text or "\r" in text:
-            raise ValueError("the API key has a line break: set `api_key`, LOCKKEEPER_API_KEY, or the file, to one line")
+            raise ValueError("the API key has a line break: set `api_key`, LOCKKEEPER_API_KEY or the file to one line")
         if not re.fullmatch("[ -~]*", text):
             raise ValueError("the API key has characters besides visible ASCII")
         return text
@@ -281,7 +282,7 @@ class Service:
 
     def arguments(self) -> Tuple[str, Optional[Path], Optional[Path]]:
         if self._has_given_key:
-            raise TypeError("an API key is in no pickle: give it by LOCKKEEPER_API_KEY, or as a pathlib.Path of its file")
+            raise TypeError("no pickle has an API key: give it by LOCKKEEPER_API_KEY, or as the pathlib.Path of a file")
         return self._arguments
 
     def connection(self) -> http.client.HTTPConnection:
