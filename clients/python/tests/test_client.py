@@ -1039,6 +1039,7 @@ class Waits(WithService):
         for before, answer, lasted, over, expected in [
                 ([], refused, 0, hour, 60), ([], refused, 0, 30, 30), ([], refused, 0, 0, 5), ([], refused, 0, 3, 5),
                 ([busy], refused, 0, hour, hour), ([busy], refused, 0, 0, 5), ([], silent, 25, hour, 35),
+                ([], silent, 9000, hour, 35),
                 ([], gone, 0.9, hour, 60), ([], gone, 1, hour, hour), ([], page, 10, hour, hour),
                 ([], Answer(502), 10, hour, 60), ([], refused, 4, hour, 60)]:
             absence, clock = _absence.Absence(), 100.0

@@ -5,9 +5,10 @@ from typing import Optional
 from ._service import Answer, now
 
 # All in seconds.
+ANSWER = 5.0  # for an answer, besides the wait: then the connection counts as silent
 WITHOUT_WAIT = 5.0  # of a claim whose wait is over, or that does not wait: a restart takes less
 BEFORE_LINE = 60.0  # of one that never stood in line: a machine that starts has no network or names for so long
-ANSWERS = 1.0  # a service answers at once, unless it has put the claim in line
+AT_ONCE = 1.0  # of an answer, unless the service has put the claim in line
 FIRST, NEXT = 5.0, 60.0  # without an answer until the first warning, and from one to the next
 
 
@@ -24,9 +25,10 @@ class Absence:
             return False
         was_cut = now() < sent + ask
         # A gateway cuts a wait by a 504, and an unreachable service is another status of it.
-        self._stood |= answer.was_sent and answer.status in (0, 504) and was_cut and now() >= sent + ANSWERS
+        self._stood |= answer.was_sent and answer.status in (0, 504) and was_cut and now() >= sent + AT_ONCE
         if self._since is None:
-            self._since = now() if was_cut else sent  # Until it was cut, the service was there.
+            # Until it was cut, the service was there. A suspension of this process is no absence of the service.
+            self._since = now() if was_cut else max(sent, now() - ask - ANSWER)
         return True
 
     def end(self, over: float) -> float:

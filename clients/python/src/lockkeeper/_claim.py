@@ -16,7 +16,7 @@ import urllib.parse
 from concurrent import futures
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from ._absence import Absence
+from ._absence import ANSWER, Absence
 from ._errors import LeaseLost, LockBusy, RequestRefused, ServiceUnavailable, WaitCancelled
 from ._service import Answer, Call, Service, now, pause, wait_on
 
@@ -24,7 +24,6 @@ log = logging.getLogger("lockkeeper")
 
 # All in seconds.
 LONGEST_WAIT = 20.0  # of one request; a longer wait repeats it in the same place
-ANSWER = 5.0  # for an answer, besides the wait: then the connection counts as silent
 GRACE = 5.0  # after the wait, for the repeats that the service asks for
 SUPERSEDED = 3  # answers in a row, after which another program counts as a user of the token
 HEAR_OUT = 2.0  # for the answer to an abandoned request
