@@ -8,6 +8,7 @@ use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Internal\AnyKey;
+use Lockkeeper\Internal\ApiKey;
 use Lockkeeper\Internal\Block;
 use Lockkeeper\Internal\Certificates;
 use Lockkeeper\Internal\Clock;
@@ -31,17 +32,23 @@ use Lockkeeper\Internal\Transport;
  */
 final class LockClient
 {
+    /** The URL of a service with the default settings. */
+    private const LOCAL = 'http://127.0.0.1:8080';
+
     private readonly Service $service;
 
     /**
-     * @param string                      $url            such as http://locks.internal:8080
-     * @param ?string                     $apiKey         empty is none
+     * @param ?string                     $url            such as http://locks.internal:8080, or the path of a socket
+     *                                                    behind `unix:`; LOCKKEEPER_URL if absent, or
+     *                                                    http://127.0.0.1:8080
+     * @param ?string                     $apiKey         LOCKKEEPER_API_KEY if absent; empty is none
      * @param ?string                     $owner          who asks, for people to read; host:pid if absent
      * @param float                       $connectTimeout how long making a connection may take
      * @param float                       $answerTimeout  how long an answer may take, besides the wait in line
      * @param float                       $patience       how long to go on asking when the answer fails to come,
      *                                                    where nobody waits
-     * @param string                      $tokenPrefix    what the tokens begin with; the service's `redis.token_prefix`
+     * @param ?string                     $tokenPrefix    what the tokens begin with; the service's
+     *                                                    `redis.token_prefix`; LOCKKEEPER_TOKEN_PREFIX if absent
      * @param ?\Closure(string): void     $warn           hears of what cannot be thrown, such as a lease that cannot be
      *                                                    released, or a long wait without an answer; `error_log` if
      *                                                    absent
@@ -54,27 +61,31 @@ final class LockClient
      * @param ?string                     $cert           a PEM file with the certificate of this client, or
      *                                                    LOCKKEEPER_CERT
      * @param ?string                     $certKey        a PEM file with its private key, or LOCKKEEPER_CERT_KEY
+     * @param ?string                     $apiKeyFile     a file with the API key, read for each request, if there is no
+     *                                                    `apiKey`; LOCKKEEPER_API_KEY_FILE if absent
      *
      * @throws \InvalidArgumentException
      */
     public function __construct(
-        string $url,
+        ?string $url = null,
         #[\SensitiveParameter] ?string $apiKey = null,
         ?string $owner = null,
         float $connectTimeout = 2.0,
         float $answerTimeout = 5.0,
         float $patience = 10.0,
-        string $tokenPrefix = '',
+        ?string $tokenPrefix = null,
         ?\Closure $warn = null,
         ?string $proxy = null,
         ?string $php = null,
         ?string $ca = null,
         ?string $cert = null,
         ?string $certKey = null,
+        ?string $apiKeyFile = null,
     ) {
         if (!($connectTimeout > 0 && $answerTimeout > 0 && $patience >= 0)) { // NAN as well
             throw new \InvalidArgumentException('A time has to be positive.');
         }
+        $tokenPrefix = Environment::text($tokenPrefix, 'TOKEN_PREFIX') ?? '';
         if (!preg_match('/^[\x20-\x7e]*$/D', $tokenPrefix)) {
             throw new \InvalidArgumentException('The token prefix holds what no header may.');
         }
@@ -84,7 +95,13 @@ final class LockClient
             Environment::file($certKey, 'CERT_KEY'),
         );
         $this->service = new Service(
-            new Transport($url, $apiKey, $connectTimeout, $proxy ?? '', $certificates),
+            new Transport(
+                Environment::text($url, 'URL') ?? self::LOCAL,
+                ApiKey::of($apiKey, $apiKeyFile),
+                $connectTimeout,
+                $proxy ?? '',
+                $certificates,
+            ),
             $answerTimeout,
             $patience,
             $owner,

@@ -259,7 +259,7 @@ final class AcquireTest extends TestCase
         $refused = $this->thrown(RequestRefused::class, fn () => $plain->forceRelease($key));
         self::assertSame([403, 'forbidden'], [$refused->status, $refused->problem]);
         self::assertTrue($lease->release());
-        $refused = $this->thrown(RequestRefused::class, fn () => $this->client(apiKey: null)->acquire($key));
+        $refused = $this->thrown(RequestRefused::class, fn () => $this->client(apiKey: '')->acquire($key));
         self::assertSame([401, 'unauthenticated'], [$refused->status, $refused->problem]);
     }
 

@@ -1,20 +1,20 @@
 <?php
 
 // A proxy that does to one request after another what it is told, and passes on the rest.
-// Usage: php faults.php UPSTREAM FAULT,FAULT... [CERTIFICATE] [CA]; prints its port, then a line for each request:
-// fault, method, path, protocol, token, body. With a certificate and its key, in one PEM file, it speaks TLS, and with
-// the authority of clients it demands a certificate of them.
+// Usage: php faults.php UPSTREAM FAULT,FAULT... [CERTIFICATE] [CA] [SOCKET]; prints its port, then a line for each
+// request: fault, method, path, protocol, token, body. With a certificate and its key, in one PEM file, it speaks TLS,
+// and with the authority of clients it demands a certificate of them. With a path it listens on a unix socket.
 
 declare(strict_types=1);
 
-[, $upstream, $faults, $own, $ca] = $argv + ['', '', '', '', ''];
+[, $upstream, $faults, $own, $ca, $socket] = $argv + ['', '', '', '', '', ''];
 $faults = array_filter(explode(',', $faults));
 $tls = ['local_cert' => $own, 'verify_peer' => $ca !== '', 'cafile' => $ca, 'verify_peer_name' => false];
 $listener = stream_socket_server(
-    ($own === '' ? 'tcp' : 'tls') . '://127.0.0.1:0',
+    $socket !== '' ? "unix://$socket" : ($own === '' ? 'tcp' : 'tls') . '://127.0.0.1:0',
     context: stream_context_create(['ssl' => $own === '' ? [] : $tls]),
 );
-echo substr(strrchr(stream_socket_get_name($listener, false), ':'), 1), "\n";
+echo substr((string) strrchr(stream_socket_get_name($listener, false), ':'), 1), "\n";
 while (true) {
     $client = @stream_socket_accept($listener, -1);
     if ($client === false) {

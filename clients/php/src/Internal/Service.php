@@ -58,7 +58,8 @@ final class Service
     /** @return array<string, mixed> what makes a client like this one in the keeper */
     public function settings(): array
     {
-        return ['answerTimeout' => min(self::LONG, $this->answerTimeout)] + $this->transport->settings();
+        $own = ['answerTimeout' => min(self::LONG, $this->answerTimeout), 'tokenPrefix' => $this->tokenPrefix];
+        return $own + $this->transport->settings();
     }
 
     public function url(): string

@@ -21,7 +21,9 @@ final class Transport
     private const LOOK = 0.1;
     private const BREATH = 0.0005;
 
-    private readonly ?Secret $apiKey;
+    /** The path of a unix socket in place of the network; empty for none. */
+    private readonly string $socket;
+
     private ?\CurlHandle $curl = null;
 
     /** What has the connection. */
@@ -34,18 +36,23 @@ final class Transport
      */
     public function __construct(
         public readonly string $url,
-        #[\SensitiveParameter] ?string $apiKey,
+        private readonly ApiKey $apiKey,
         private readonly float $connectTimeout,
         private readonly string $proxy,
         private readonly Certificates $certificates,
     ) {
-        if (!preg_match('~^https?://[^/?#@\s\x00-\x1f]+(/[^?#\s\x00-\x1f]*)?$~D', $url)) {
-            throw new \InvalidArgumentException('The URL of the service is written as in http://host:8080');
+        $this->socket = str_starts_with($url, 'unix:') ? substr($url, strlen('unix:')) : '';
+        if ($this->socket === '' && !preg_match('~^https?://[^/?#@\s\x00-\x1f]+(/[^?#\s\x00-\x1f]*)?$~D', $url)) {
+            throw new \InvalidArgumentException(
+                'The URL of the service is written as in http://host:8080 or unix:/run/lockkeeper/lockkeeper.sock',
+            );
         }
-        if (preg_match('~/locks/*$~D', $url)) { // It would do, with other keys than everybody else.
+        if ($this->socket !== '' && $this->socket[0] !== '/') { // The keeper works in another directory.
+            throw new \InvalidArgumentException('A unix socket has its whole path, as in unix:/run/lockkeeper.sock');
+        }
+        if ($this->socket === '' && preg_match('~/locks/*$~D', $url)) { // It would do, with other keys.
             throw new \InvalidArgumentException('The URL of the service ends before /locks, as in http://host:8080');
         }
-        $this->apiKey = ($apiKey ?? '') === '' ? null : new Secret($apiKey);
         $this->headers(null);
     }
 
@@ -61,11 +68,12 @@ final class Transport
         [$curl, $multi] = $this->handles();
         [$this->curl, $this->multi] = [null, null];
         curl_setopt_array($curl, [
-            CURLOPT_URL => rtrim($this->url, '/') . $request->path,
+            CURLOPT_URL => ($this->socket === '' ? rtrim($this->url, '/') : 'http://localhost') . $request->path,
             CURLOPT_PATH_AS_IS => true,
             CURLOPT_CUSTOMREQUEST => $request->method,
             CURLOPT_HTTPHEADER => $this->headers($request->token),
-            CURLOPT_PROXY => $this->proxy, // Empty is none; without it curl takes that of the environment.
+            // Empty is none; without it curl takes that of the environment.
+            CURLOPT_PROXY => $this->socket === '' ? $this->proxy : '',
             CURLOPT_CONNECTTIMEOUT_MS => self::timeout($this->connectTimeout),
             CURLOPT_TIMEOUT_MS => self::timeout($request->within),
             CURLOPT_NOSIGNAL => true,
@@ -82,7 +90,7 @@ final class Transport
                 $text .= $piece;
                 return strlen($text) > self::LONGEST ? 0 : strlen($piece);
             },
-        ] + $this->certificates->options());
+        ] + array_filter([CURLOPT_UNIX_SOCKET_PATH => $this->socket]) + $this->certificates->options());
         if ($request->options !== null) {
             $json = json_encode((object) $request->options, JSON_INVALID_UTF8_SUBSTITUTE);
             curl_setopt($curl, CURLOPT_POSTFIELDS, $json);
@@ -115,7 +123,7 @@ final class Transport
     public function settings(): array
     {
         $way = ['connectTimeout' => min(86400.0, $this->connectTimeout), 'proxy' => $this->proxy];
-        return ['url' => $this->url, 'apiKey' => $this->apiKey] + $way + $this->certificates->settings();
+        return ['url' => $this->url] + $this->apiKey->settings() + $way + $this->certificates->settings();
     }
 
     /** @return array<string, string> what may be seen of it */
@@ -129,7 +137,8 @@ final class Transport
     {
         $headers = ['Accept: application/json', 'Content-Type: application/json'];
         $token === null || $headers[] = 'Lock-Token: ' . $token->text();
-        $this->apiKey === null || $headers[] = 'Authorization: Bearer ' . $this->apiKey->text();
+        $apiKey = $this->apiKey->text();
+        $apiKey === null || $headers[] = "Authorization: Bearer $apiKey";
         if (preg_grep('/^[\x20-\x7e]+$/D', $headers, PREG_GREP_INVERT)) {
             throw new \InvalidArgumentException('The API key or the token holds what no header may.');
         }

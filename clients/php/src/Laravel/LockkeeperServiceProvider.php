@@ -70,10 +70,16 @@ final class LockkeeperServiceProvider extends ServiceProvider
      */
     public static function client(array $config): LockClient
     {
+        // `env()` of an empty variable is empty.
+        $text = static fn (string $name): ?string => ($config[$name] ?? '') === '' ? null : $config[$name];
         return new LockClient(
-            ($config['url'] ?? '') ?: 'http://127.0.0.1:8080', // `env()` of an empty variable is empty.
-            $config['api_key'] ?? null,
-            php: $config['php'] ?? null,
+            $text('url'),
+            $text('api_key'),
+            php: $text('php'),
+            ca: $text('ca'),
+            cert: $text('cert'),
+            certKey: $text('cert_key'),
+            apiKeyFile: $text('api_key_file'),
         );
     }
 

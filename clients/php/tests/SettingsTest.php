@@ -1,0 +1,91 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper\Tests;
+
+use Lockkeeper\LockClient;
+
+/** How a client finds its service: variables, files, unix sockets. */
+final class SettingsTest extends TestCase
+{
+    private string $file;
+
+    protected function setUp(): void
+    {
+        $this->file = sys_get_temp_dir() . '/' . bin2hex(random_bytes(8));
+    }
+
+    protected function tearDown(): void
+    {
+        @unlink($this->file);
+    }
+
+    /** @dataProvider variables */
+    #[\PHPUnit\Framework\Attributes\DataProvider('variables')]
+    public function testVariablesStandForWhatIsLeftOut(string $variables, string $client): void
+    {
+        file_put_contents($this->file, self::env('API_KEY') . "\n");
+        $take = "$variables; \$client = $client;"
+            . '$lease = $client->acquire($arguments[0]); echo count(iterator_to_array($client->list($arguments[0])));';
+        self::assertSame([0, '1'], self::script($take, self::key(), $this->file, self::env('API_KEY')));
+    }
+
+    public static function variables(): array
+    {
+        $own = 'new Lockkeeper\LockClient()';
+        $file = 'putenv("LOCKKEEPER_API_KEY_FILE=$arguments[1]"); ';
+        return [
+            'URL and API key' => ['', $own],
+            'an empty file is an absent one' => ['putenv("LOCKKEEPER_API_KEY_FILE=")', $own],
+            'a file comes before the API key' => ["{$file}putenv('LOCKKEEPER_API_KEY=wrong')", $own],
+            'a file and no API key' => ["{$file}putenv('LOCKKEEPER_API_KEY=')", $own],
+            'what is given counts' => [
+                'foreach (["URL", "API_KEY", "API_KEY_FILE"] as $name) putenv("LOCKKEEPER_$name=wrong")',
+                'new Lockkeeper\LockClient("' . self::env('URL') . '", $arguments[2])',
+            ],
+            'a file that is given counts' => [
+                'foreach (["API_KEY", "API_KEY_FILE"] as $name) putenv("LOCKKEEPER_$name=wrong");
+                chdir(dirname($arguments[1]))',
+                'new Lockkeeper\LockClient(apiKeyFile: basename($arguments[1]))',
+            ],
+        ];
+    }
+
+    public function testTheFileOfAnApiKeyIsReadAgainAlsoByTheKeeper(): void
+    {
+        file_put_contents($this->file, self::env('API_KEY'));
+        $client = $this->client(apiKey: null, apiKeyFile: $this->file);
+        $lease = $client->hold($key = self::key(), 2.0);
+        file_put_contents($this->file, '');
+        self::assertTrue($client->inspect($key)->isHeld); // It is being written.
+        file_put_contents($this->file, self::env('PLAIN_API_KEY'));
+        $this->thrown(\Lockkeeper\Exception\RequestRefused::class, fn () => $client->forceRelease($key));
+        sleep(3);
+        self::assertTrue($lease->release());
+        file_put_contents($this->file, 'wrong');
+        $this->thrown(\Lockkeeper\Exception\RequestRefused::class, fn () => $client->acquire($key));
+    }
+
+    public function testAFileWithoutAnApiKeyIsNamed(): void
+    {
+        foreach (['', "\n"] as $text) {
+            file_put_contents($this->file, $text);
+            $make = fn () => new LockClient(apiKeyFile: $this->file);
+            $wrong = $this->thrown(\InvalidArgumentException::class, $make);
+            self::assertSame("The file {$this->file} has no API key that can be read.", $wrong->getMessage());
+        }
+    }
+
+    public function testAServiceOnAUnixSocketIsReachedAlsoByTheKeeper(): void
+    {
+        $proxy = new Faults(substr(self::env('URL'), strlen('http://')), [], '', '', $this->file);
+        $lease = $this->client("unix:{$this->file}", proxy: 'http://127.0.0.1:1')->hold(self::key(), 3.0);
+        self::eventually(fn () => preg_grep('/ PUT /', $proxy->requests()) !== []);
+        self::assertTrue($lease->isHeld());
+        self::assertTrue($lease->release());
+        foreach (['unix:', 'unix:run/lockkeeper.sock'] as $url) {
+            $this->thrown(\InvalidArgumentException::class, fn () => new LockClient($url));
+        }
+    }
+}
