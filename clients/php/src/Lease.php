@@ -7,6 +7,7 @@ namespace Lockkeeper;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Internal\Claim;
+use Lockkeeper\Internal\Duration;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
@@ -117,16 +118,18 @@ final class Lease
     /**
      * Starts the time of the lease anew. Safe to repeat.
      *
-     * @param ?float $ttl seconds, or INF as in an acquire; without it, as many as were asked for last. If the lease
-     *                    has more left, it keeps its end: no refresh shortens it.
+     * @param float|string|null $ttl seconds, or a text such as `1h30m`, or INF as in an acquire; without it, as many as
+     *                               were asked for last. If the lease has more left, it keeps its end: no refresh
+     *                               shortens it.
      *
      * @throws LockLost            it had ended: stop, your work may overlap with another's. So it is after a
      *                             release, also one that failed, and in a forked child
      * @throws LockkeeperException it was not refreshed as far as is known, and lasts for `remaining()`
      */
-    public function refresh(?float $ttl = null): void
+    public function refresh(float|string|null $ttl = null): void
     {
         $this->mustBeHere();
+        $ttl = Duration::of($ttl);
         try {
             $left = $this->holding->grant->remaining();
             $this->holding->grant = $this->holding->service->refresh($this->holding->ticket(), $ttl, $left);

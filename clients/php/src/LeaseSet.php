@@ -86,7 +86,7 @@ final class LeaseSet
      * @throws LockLost            one of them had ended: stop
      * @throws LockkeeperException one of them was not refreshed as far as is known; all last for `remaining()`
      */
-    public function refresh(?float $ttl = null): void
+    public function refresh(float|string|null $ttl = null): void
     {
         foreach ($this->leases as $lease) {
             $lease->refresh($ttl);

@@ -12,6 +12,7 @@ use Lockkeeper\Internal\ApiKey;
 use Lockkeeper\Internal\Block;
 use Lockkeeper\Internal\Certificates;
 use Lockkeeper\Internal\Clock;
+use Lockkeeper\Internal\Duration;
 use Lockkeeper\Internal\Environment;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
@@ -25,7 +26,8 @@ use Lockkeeper\Internal\Token;
 use Lockkeeper\Internal\Transport;
 
 /**
- * A client of one lockkeeper service, on one connection. All times are seconds.
+ * A client of one lockkeeper service, on one connection. All times are seconds; `ttl`, `wait` and `longest` may be a
+ * text as well, such as `1h30m`.
  *
  * Every call may be repeated. An acquire repeats itself while it does not know whether it was granted, with
  * the same token, so a lost answer costs nothing; if it gives up it gives back what may have been granted.
@@ -114,9 +116,9 @@ final class LockClient
     }
 
     /**
-     * @param ?float $ttl  how long the lease lasts unless it is refreshed; INF for the longest that there is,
+     * @param float|string|null $ttl how long the lease lasts unless it is refreshed; INF for the longest that there is,
      *                     at most a day; without it, what the service has set (30 seconds)
-     * @param ?float $wait how long to wait in line; for ever if INF or null. In a web request at most 2: it
+     * @param float|string|null $wait how long to wait in line; for ever if INF or null. In a web request at most 2: it
      *                     occupies a PHP worker.
      * @param ?int  $slots  with how many leases in all it may share the key, itself included, from 1 to 1000: a
      *                      semaphore. It is granted if all that would then hold the key allow so many.
@@ -130,12 +132,13 @@ final class LockClient
      */
     public function acquire(
         string $key,
-        ?float $ttl = null,
-        ?float $wait = 0.0,
+        float|string|null $ttl = null,
+        float|string|null $wait = 0.0,
         ?int $slots = null,
         bool $shared = false,
     ): Lease {
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
+        [$ttl, $wait] = [Duration::of($ttl), Duration::of($wait)];
         return Lease::claimed(Holding::own($this->service, $ticket), $ttl, $wait, new Share($slots, $shared));
     }
 
@@ -146,8 +149,8 @@ final class LockClient
      */
     public function tryAcquire(
         string $key,
-        ?float $ttl = null,
-        ?float $wait = 0.0,
+        float|string|null $ttl = null,
+        float|string|null $wait = 0.0,
         ?int $slots = null,
         bool $shared = false,
     ): ?Lease {
@@ -163,9 +166,9 @@ final class LockClient
      * do so do not wait for each other in a circle.
      *
      * @param array<string> $keys
-     * @param float         $ttl  seconds that each lease lasts unless it is refreshed. The first ones last longer
+     * @param float|string $ttl seconds that each lease lasts unless it is refreshed. The first ones last longer
      *                            while the later ones are waited for: for what is left of the wait, and 5 seconds.
-     * @param float         $wait how long to wait in all
+     * @param float|string $wait how long to wait in all
      * @param ?int          $slots  as in {@see acquire()}, for each of the keys
      * @param bool          $shared
      *
@@ -176,12 +179,12 @@ final class LockClient
      */
     public function acquireAll(
         array $keys,
-        float $ttl = 30.0,
-        float $wait = 0.0,
+        float|string $ttl = 30.0,
+        float|string $wait = 0.0,
         ?int $slots = null,
         bool $shared = false,
     ): LeaseSet {
-        return LeaseSet::acquired($this, $keys, $ttl, $wait, new Share($slots, $shared));
+        return LeaseSet::acquired($this, $keys, Duration::of($ttl), Duration::of($wait), new Share($slots, $shared));
     }
 
     /**
@@ -190,17 +193,17 @@ final class LockClient
      * with a share of the time that is left, and each is tried once more.
      *
      * @param array<string> $keys such as `printer/1` to `printer/3`; {@see Lease::key()} tells which it is
-     * @param ?float        $ttl  as in {@see acquire()}
-     * @param float         $wait how long to wait in all
+     * @param float|string|null $ttl as in {@see acquire()}
+     * @param float|string $wait how long to wait in all
      *
      * @throws LockBusy                  others have all of them; it tells of the one that ends first
      * @throws LockkeeperException       the service cannot be reached, or refuses a request; what may have been
      *                                   granted is given back
      * @throws \InvalidArgumentException no keys, a key twice, or a wait without an end
      */
-    public function acquireAny(array $keys, ?float $ttl = null, float $wait = 0.0): Lease
+    public function acquireAny(array $keys, float|string|null $ttl = null, float|string $wait = 0.0): Lease
     {
-        return AnyKey::acquired($this->service, $keys, $ttl, $wait);
+        return AnyKey::acquired($this->service, $keys, Duration::of($ttl), Duration::of($wait));
     }
 
     /**
@@ -220,8 +223,8 @@ final class LockClient
     public function withLock(
         string $key,
         callable $work,
-        ?float $ttl = null,
-        ?float $wait = 0.0,
+        float|string|null $ttl = null,
+        float|string|null $wait = 0.0,
         ?int $slots = null,
         bool $shared = false,
     ): mixed {
@@ -244,11 +247,11 @@ final class LockClient
     public function withHold(
         string $key,
         callable $work,
-        float $ttl = 15.0,
-        ?float $wait = 0.0,
+        float|string $ttl = 15.0,
+        float|string|null $wait = 0.0,
         ?\Closure $onLost = null,
         ?int $signal = null,
-        float $longest = INF,
+        float|string $longest = INF,
         ?int $slots = null,
         bool $shared = false,
     ): mixed {
@@ -259,14 +262,14 @@ final class LockClient
      * Acquires a lease that lasts while this process lives: another process refreshes it, and gives it back as
      * soon as this one has ended, also by `kill -9`. Nothing has to be refreshed here.
      *
-     * @param float    $ttl      how long the key stays taken if both processes are killed at once
-     * @param ?float   $wait     as in {@see acquire()}
+     * @param float|string $ttl how long the key stays taken if both processes are killed at once
+     * @param float|string|null $wait as in {@see acquire()}
      * @param ?\Closure(LockLost): void $onLost is called once by the first call on the lease that finds it lost
      * @param ?int     $signal   what this process gets when the lease is lost, such as SIGTERM; none if absent
      * @param bool     $children whether programs and forked children that this process starts meanwhile keep the
      *                           lease as well, until the last of them has ended; then there is no `signal`, and the
      *                           lease is not given back at the end of this process
-     * @param float    $longest  for how many seconds it is kept at most
+     * @param float|string $longest for how many seconds it is kept at most
      * @param ?int     $slots    as in {@see acquire()}
      * @param bool     $shared
      *
@@ -276,16 +279,17 @@ final class LockClient
      */
     public function hold(
         string $key,
-        float $ttl = 15.0,
-        ?float $wait = 0.0,
+        float|string $ttl = 15.0,
+        float|string|null $wait = 0.0,
         ?\Closure $onLost = null,
         ?int $signal = null,
         bool $children = false,
-        float $longest = INF,
+        float|string $longest = INF,
         ?int $slots = null,
         bool $shared = false,
     ): HeldLease {
         $share = new Share($slots, $shared);
+        [$ttl, $wait, $longest] = array_map(Duration::of(...), [$ttl, $wait, $longest]);
         if ($children && $signal !== null) {
             throw new \InvalidArgumentException('A lease that children keep as well has no signal.');
         }
@@ -304,12 +308,12 @@ final class LockClient
      */
     public function tryHold(
         string $key,
-        float $ttl = 15.0,
-        ?float $wait = 0.0,
+        float|string $ttl = 15.0,
+        float|string|null $wait = 0.0,
         ?\Closure $onLost = null,
         ?int $signal = null,
         bool $children = false,
-        float $longest = INF,
+        float|string $longest = INF,
         ?int $slots = null,
         bool $shared = false,
     ): ?HeldLease {
@@ -347,7 +351,7 @@ final class LockClient
     /**
      * Starts the time of a lease anew whose token you keep; with a {@see Lease}, call its `refresh()`.
      *
-     * @param ?float $ttl        as in {@see Lease::refresh()}
+     * @param float|string|null $ttl as in {@see Lease::refresh()}
      * @param ?int $fencingToken that of the lease, if you keep it too: a later lease of the token is left alone
      *
      * @throws LockLost            it had ended
@@ -356,10 +360,11 @@ final class LockClient
     public function refresh(
         string $key,
         #[\SensitiveParameter] string $token,
-        ?float $ttl = null,
+        float|string|null $ttl = null,
         ?int $fencingToken = null,
     ): void {
-        $this->service->refresh(new Ticket($key, new Secret($token), $fencingToken), $ttl, INF);
+        $ticket = new Ticket($key, new Secret($token), $fencingToken);
+        $this->service->refresh($ticket, Duration::of($ttl), INF);
     }
 
     /**

@@ -4,9 +4,10 @@ declare(strict_types=1);
 
 namespace Lockkeeper\Tests;
 
+use Lockkeeper\Internal\Duration;
 use Lockkeeper\LockClient;
 
-/** How a client finds its service: variables, files, unix sockets. */
+/** How a client finds its service: variables, files, unix sockets; and times as texts. */
 final class SettingsTest extends TestCase
 {
     private string $file;
@@ -50,6 +51,47 @@ final class SettingsTest extends TestCase
                 'new Lockkeeper\LockClient(apiKeyFile: basename($arguments[1]))',
             ],
         ];
+    }
+
+    /** @dataProvider durations */
+    #[\PHPUnit\Framework\Attributes\DataProvider('durations')]
+    public function testADurationIsNumbersWithUnits(string $text, float $seconds): void
+    {
+        self::assertSame($seconds, Duration::of($text));
+    }
+
+    public static function durations(): array
+    {
+        $all = ['90' => 90.0, '0' => 0.0, '0.2' => 0.2, '500ms' => 0.5, '1h30m' => 5400.0, '1d' => 86400.0];
+        $all += ['1.5m' => 90.0, '.5s' => 0.5, '5.s' => 5.0, '0.0001s' => 0.001, '1m1m' => 120.0, '0.3s' => 0.3];
+        $pairs = static fn ($text, $seconds) => [(string) $text, $seconds];
+        return array_map($pairs, array_keys($all), $all);
+    }
+
+    public function testATextThatIsNoDurationIsRefused(): void
+    {
+        foreach (['', ' ', '1x', '-1s', '1h30', 's', '1e3', '1 s', "1s\n", '.s', 'INF'] as $text) {
+            $wrong = $this->thrown(\InvalidArgumentException::class, fn () => Duration::of($text));
+            self::assertStringContainsString('90s, 1h30m or 500ms', $wrong->getMessage());
+        }
+    }
+
+    public function testTimesMayBeTexts(): void
+    {
+        $client = $this->client();
+        $lease = $client->acquire($key = self::key(), '20m', '10s');
+        self::assertSame(1200.0, $lease->ttl());
+        $lease->refresh('30m');
+        self::assertSame(1800.0, $lease->ttl());
+        $client->refresh($key, $token = $lease->handOver(), '40m');
+        self::assertSame(2400.0, $client->resume($key, $token)->ttl());
+        $ttls = [
+            $client->acquireAll([self::key()], '20m', '1s')->remaining(),
+            $client->acquireAny([self::key()], '20m', '1s')->ttl(),
+            $client->withLock(self::key(), fn ($lease) => $lease->ttl(), '20m', '1s'),
+            $client->withHold(self::key(), fn ($lease) => $lease->remaining(), '20m', '1s', longest: '1h'),
+        ];
+        array_map(fn (float $seconds) => self::assertLasts(1200.0, $seconds), $ttls);
     }
 
     public function testTheFileOfAnApiKeyIsReadAgainAlsoByTheKeeper(): void

@@ -7,6 +7,7 @@ namespace Lockkeeper\Laravel;
 use Illuminate\Console\Scheduling\EventMutex;
 use Illuminate\Console\Scheduling\SchedulingMutex;
 use Illuminate\Support\ServiceProvider;
+use Lockkeeper\Internal\Duration;
 use Lockkeeper\LockClient;
 
 /**
@@ -26,7 +27,7 @@ final class LockkeeperServiceProvider extends ServiceProvider
             return;
         }
         $prefix = $settings['prefix'] ?? '';
-        $ttl = (float) ($settings['ttl'] ?? 15);
+        $ttl = Duration::of($settings['ttl'] ?? 15.0);
         $this->app->singleton(EventMutex::class, static fn ($app) => new LockkeeperEventMutex(
             $app->make(LockClient::class),
             $prefix,
@@ -53,7 +54,7 @@ final class LockkeeperServiceProvider extends ServiceProvider
                 $cache->store($inner)->getStore(),
                 $config['lock_prefix'] ?? '',
                 $config['lock_owner'] ?? null,
-                (float) ($config['lock_seconds'] ?? LockkeeperCacheStore::LOCK_SECONDS),
+                Duration::of($config['lock_seconds'] ?? LockkeeperCacheStore::LOCK_SECONDS),
             );
             $plain = $cache->repository($store, $config);
             $repository = new LockkeeperRepository($store, array_intersect_key($config, ['store' => true]));
