@@ -319,6 +319,8 @@ final class LaravelTest extends TestCase
         $locks = ['driver' => 'lockkeeper', 'values' => 'values'] + $url;
         $stores = ['values' => ['driver' => 'array'], 'none' => ['driver' => 'lockkeeper'], 'locks' => $locks];
         $stores['owned'] = ['lock_owner' => 'all of us', 'lock_seconds' => 40] + $locks;
+        // An empty setting is absent: URL and API key are those of LOCKKEEPER_URL and LOCKKEEPER_API_KEY.
+        $stores['long'] = ['lock_seconds' => '20m', 'url' => '', 'api_key' => '', 'ca' => ''] + $locks;
         $app->instance('config', new Config(['cache' => ['default' => 'locks', 'prefix' => '', 'stores' => $stores]]));
         $app->singleton('cache', fn ($app) => new CacheManager($app));
         (new LockkeeperServiceProvider($app))->register();
@@ -331,6 +333,9 @@ final class LaravelTest extends TestCase
         self::assertSame(['all of us', true], [$owned->owner(), $owned->get()]);
         self::assertFalse($cache->store('owned')->lock('z', 10)->get());
         self::assertLasts(40.0, $this->client()->inspect("{$prefix}z")->remaining);
+        $long = $cache->store('long')->lock('long');
+        self::assertTrue($long->get());
+        self::assertLasts(1200.0, $this->client()->inspect("{$prefix}long")->remaining);
         $cache->put('y', 7, 60);
         self::assertSame([7, 7], [$cache->get('y'), $cache->store('values')->get('y')]);
         $this->thrown(\InvalidArgumentException::class, fn () => $cache->store('none'));
