@@ -240,7 +240,7 @@ impl From<LockError> for ApiError {
         let more = More { outcome, ..More::default() };
         Self::with(
             Code::StoreUnavailable,
-            format!("the service cannot use its store, Redis or a disk: {detail}"),
+            format!("the store, Redis or a disk, failed: {detail}"),
             more,
         )
         .header(RETRY_AFTER, HeaderValue::from_static("1"))

@@ -80,11 +80,11 @@ final class SettingsTest extends TestCase
     {
         $client = $this->client();
         $lease = $client->acquire($key = self::key(), '20m', '10s');
-        self::assertSame(1200.0, $lease->ttl());
+        self::assertLasts(1200.0, $lease->ttl());
         $lease->refresh('30m');
-        self::assertSame(1800.0, $lease->ttl());
+        self::assertLasts(1800.0, $lease->ttl());
         $client->refresh($key, $token = $lease->handOver(), '40m');
-        self::assertSame(2400.0, $client->resume($key, $token)->ttl());
+        self::assertLasts(2400.0, $client->resume($key, $token)->ttl());
         $ttls = [
             $client->acquireAll([self::key()], '20m', '1s')->remaining(),
             $client->acquireAny([self::key()], '20m', '1s')->ttl(),

@@ -231,16 +231,6 @@ fn an_empty_variable_is_an_absent_one() {
 }
 
 #[test]
-fn a_host_without_proc_is_told_before_a_lease_is_asked_for() {
-    let mut shell = command("unshare");
-    let script = "mount -t tmpfs none /proc && exec \"$0\" exec key true";
-    shell.args(["-m", "sh", "-c", script, BINARY]);
-    let ran = Ran::of(shell.env("LOCKKEEPER_URL", format!("http://{NOWHERE}")).output().unwrap());
-    assert_eq!(ran.code, Some(125), "{ran:?}");
-    assert!(ran.err.starts_with("lockkeeper: mount /proc, which this command needs: "), "{ran:?}");
-}
-
-#[test]
 fn a_command_that_runs_for_too_long_is_ended_and_then_killed() {
     let stage = Stage::new();
     let ran = stage.ran(&["-T", "300ms", "key", "sleep", "60"]);

@@ -8,6 +8,7 @@ mod flock;
 mod hostile;
 mod looks;
 mod losses;
+mod mounts;
 mod nested;
 mod options;
 mod pool;

@@ -1,7 +1,7 @@
 //! Waiting for the key.
 
 use std::future::ready;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::Path;
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::exec::proxy::Proxy;
 use crate::exec::{Going, HOLDER, Stage, exec, on_terminal, store};
-use crate::support::process::{BINARY, command, signal};
+use crate::support::process::signal;
 use crate::support::{PATIENCE, Process, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,29 +150,6 @@ async fn a_wait_that_is_cut_goes_on_however_old_its_request_is() {
         assert_ne!(going.line(), "", "cut after {waited} ms");
         assert_eq!(going.end().code, Some(0));
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_does_not_resolve_yet_is_an_absence() {
-    let stage = Stage::with(&[("LOCKKEEPER_ALLOWED_HOSTS", "locks.test")]);
-    let hosts = stage.path("hosts");
-    std::fs::write(&hosts, "127.0.0.1 localhost\n").unwrap();
-    let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
-    let mut exec = command("unshare");
-    exec.args(["-m", "sh", "-c", script, &hosts, BINARY]);
-    exec.args(["exec", "-v", "-w", "5m", "key", "echo", "ran"]);
-    let port = stage.service.http().address.port();
-    exec.env("LOCKKEEPER_URL", format!("http://locks.test:{port}"));
-    let began = Instant::now();
-    let mut going = Going::start(exec);
-    let mut said = BufReader::new(going.child.stderr.take().unwrap()).lines();
-    let told = said.next().unwrap().unwrap();
-    assert!(told.starts_with("lockkeeper: 'key': no answer from http://locks.test:"), "{told}");
-    // Longer than the absence that a claim outlasts which does not wait.
-    eventually(PATIENCE, async || (began.elapsed().as_secs() >= 7).then_some(())).await;
-    std::fs::write(&hosts, "127.0.0.1 localhost locks.test\n").unwrap();
-    assert_eq!(going.line(), "ran");
-    assert_eq!(going.end().code, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
