@@ -240,7 +240,7 @@ impl From<LockError> for ApiError {
         let more = More { outcome, ..More::default() };
         Self::with(
             Code::StoreUnavailable,
-            format!("the store, Redis or a disk, failed: {detail}"),
+            format!("the store failed: {detail}"),
             more,
         )
         .header(RETRY_AFTER, HeaderValue::from_static("1"))
