@@ -238,12 +238,8 @@ impl From<LockError> for ApiError {
             }
         };
         let more = More { outcome, ..More::default() };
-        Self::with(
-            Code::StoreUnavailable,
-            format!("the store failed: {detail}"),
-            more,
-        )
-        .header(RETRY_AFTER, HeaderValue::from_static("1"))
+        Self::with(Code::StoreUnavailable, format!("the store failed: {detail}"), more)
+            .header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 }
 

@@ -239,6 +239,18 @@ fn a_lease_that_the_nodes_of_redlock_lost_has_no_number() {
 }
 
 #[test]
+fn beside_a_fault_a_lost_lease_on_redlock_may_be_told_without_the_number_that_the_token_has() {
+    let told = |store, faults: &[Line]| {
+        let mut lost = no(refresh(1, 0, (60, 62), 900), "lock_lost");
+        lost.asked.fencing_token = Some(9);
+        rules(&[&lines_of(store, [grant(1, 10, (0, 2), 1_000), lost]), faults].concat())
+    };
+    assert!(told("redlock", &[]).contains(&"I2"));
+    assert_eq!(told("redlock", &[stopped(10, 20)]), [""; 0]);
+    assert!(told("redis", &[stopped(10, 20)]).contains(&"I2"));
+}
+
+#[test]
 fn beside_a_fault_a_refresh_on_redlock_may_tell_less() {
     let told = |store, faults: &[Line]| {
         let all = [grant(1, 10, (0, 2), 1_000), refresh(1, 10, (500, 510), 300)];

@@ -40,7 +40,9 @@ fn shown(court: &mut Court<'_>, rule: &'static str) {
         let may_be_a_vote = looks && !mine && said > Some(lease.fence) && court.context.redlock();
         // What Redlock's nodes lost is not granted to others, but it is gone.
         let may_be_gone = said.is_none() && !court.context.promises_keeping(lease.lo, answered);
-        let may_be = may_be_a_vote || may_be_gone;
+        // With a node of Redlock out of reach no majority may have been seen to have a lease.
+        let unsure = court.context.redlock() && court.context.loses_answers(lease.lo, answered);
+        let may_be = may_be_a_vote || may_be_gone || said.is_none() && unsure;
         let promised = !may_be && court.context.promises_exclusion(lease.lo, answered);
         let what = format!("lease {} was shown as {said:?}", lease.fence);
         court.find(rule, answered, promised, what);
