@@ -22,7 +22,7 @@ use crate::cli::signals::Signals;
 use crate::cli::table::json_line;
 use crate::cli::terminal::plain;
 use crate::cli::{exit, outer, owner, runtime, voice};
-use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
+use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Refusal, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
@@ -254,40 +254,42 @@ impl Acquire {
 impl ForceRelease {
     async fn run(&self, client: &Client) -> Result<u8, Failure> {
         let (key, shown) = (&self.named.key, &self.named.shown);
-        // Only for people: the look may be forbidden.
-        let line = client.inspect(key, Some(1)).await.ok();
-        let forced = self.force(client).await?;
+        // For people it may fail: it may be forbidden.
+        let before = client.inspect(key, Some(1)).await.and_then(|body| {
+            serde_json::from_str::<StatusBody>(&body).map_err(|_| ClientError::strange())
+        });
+        let mut forced = self.force(client, self.fencing_token).await;
+        let asks = |refusal: &Refusal| self.fencing_token.is_none() && refusal.asks_for_number();
+        let before = match &forced {
+            Err(ClientError::Refused(refusal)) if asks(refusal) => {
+                let before = before?;
+                match before.fencing_token.and_then(FencingToken::from_number) {
+                    None if before.held => (),
+                    // The key was free: any number is answered so.
+                    None => forced = self.force(client, FencingToken::from_number(1)).await,
+                    number => forced = self.force(client, number).await,
+                }
+                Some(before)
+            }
+            _ => before.ok(),
+        };
+        let forced = forced?;
         if shown.json {
             return print(&json_line(&forced)?).map(|()| 0);
         }
-        let status = line.and_then(|line| serde_json::from_str(&line).ok());
-        let told = ended(&serde_json::from_str(&forced)?, status.as_ref());
+        let told = ended(&serde_json::from_str(&forced)?, before.as_ref());
         if !shown.remote.is_quiet() {
             print(&told)?;
         }
         Ok(0)
     }
 
-    /// Ends the leases, or the one that a look shows where the service asks for its number.
-    async fn force(&self, client: &Client) -> Result<String, ClientError> {
-        let force = |number| client.force_release(&self.named.key, number, self.reason.as_deref());
-        let refused = match force(self.fencing_token).await {
-            Err(ClientError::Refused(refusal))
-                if self.fencing_token.is_none() && refusal.asks_for_number() =>
-            {
-                refusal
-            }
-            forced => return forced,
-        };
-        let status = client.inspect(&self.named.key, None).await?;
-        let status: StatusBody =
-            serde_json::from_str(&status).map_err(|_| ClientError::strange())?;
-        match status.fencing_token.and_then(FencingToken::from_number) {
-            // The key is free by now: any number is answered so.
-            None if !status.held => force(FencingToken::from_number(1)).await,
-            None => Err(ClientError::Refused(refused)),
-            number => force(number).await,
-        }
+    async fn force(
+        &self,
+        client: &Client,
+        number: Option<FencingToken>,
+    ) -> Result<String, ClientError> {
+        client.force_release(&self.named.key, number, self.reason.as_deref()).await
     }
 }
 
