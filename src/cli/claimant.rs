@@ -21,7 +21,7 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
 pub(super) use crate::cli::claimant::absence::{Absence, Unanswered};
-pub(super) use crate::cli::claimant::progress::Course;
+pub(super) use crate::cli::claimant::progress::Progress;
 
 /// The pause between failed attempts.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
@@ -92,7 +92,7 @@ pub(super) struct Claimant {
     pub(super) token: LeaseToken,
     pub(super) wish: Wish,
     pub(super) voice: Voice,
-    pub(super) course: Course,
+    pub(super) progress: Progress,
 }
 
 impl Claimant {
@@ -146,7 +146,7 @@ impl Claimant {
                             break refused(&self.key, &refusal);
                         }
                         absence.ends();
-                        self.course.is_answered();
+                        self.progress.is_answered();
                         if !busy {
                             self.voice.tell(|| about(&self.key, refusal.detail));
                         }
@@ -179,7 +179,7 @@ impl Claimant {
             if absence.is_too_long(left().is_zero()) {
                 break Failure { code: exit::UNREACHABLE, why };
             }
-            if self.course.is_silent(&why) {
+            if self.progress.is_silent(&why) {
                 self.voice.tell(|| about(&self.key, why));
             }
             sleep(sent.after(PAUSE).left()).await;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::claimant::{Claimant, Contention, Course, PAUSE};
+use crate::cli::claimant::{Claimant, Contention, PAUSE, Progress};
 use crate::cli::exit::Failure;
 use crate::cli::locks::look::{Get, List};
 use crate::cli::outer::Standing;
@@ -221,7 +221,7 @@ impl Acquire {
                 slots,
             },
             voice: self.named.shown.remote.voice(),
-            course: Course::default(),
+            progress: Progress::default(),
         };
         let signals = Signals::catch()?;
         let acquired = tokio::select! {

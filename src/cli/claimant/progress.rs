@@ -39,15 +39,15 @@ const MAX_PLACES: u64 = 100;
 /// The facts whose change is told: the holder with its fencing token, and the place in line.
 type Facts = (Option<String>, Option<u64>, Option<usize>);
 
-/// The course of a wait, as far as it was told.
+/// The progress of a wait that was told by now.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct Course {
+pub(in crate::cli) struct Progress {
     told: Cell<Option<Moment>>,
     /// The reason why the service does not answer.
     silent: RefCell<Option<String>>,
 }
 
-impl Course {
+impl Progress {
     /// The service does not answer. Returns whether that, or the reason, is new.
     pub(super) fn is_silent(&self, why: &str) -> bool {
         self.silent.replace(Some(why.to_owned())).as_deref() != Some(why)
@@ -71,9 +71,9 @@ impl Claimant {
         loop {
             let wait = self.look(until).await;
             if wait.is_some() {
-                self.course.is_answered();
+                self.progress.is_answered();
             }
-            let silence = self.course.silent.borrow().clone();
+            let silence = self.progress.silent.borrow().clone();
             if draws {
                 let left = || more(until.map(Moment::left));
                 let retrying = || format!("waiting {}for '{}': {RETRYING}", left(), self.key);
@@ -85,10 +85,10 @@ impl Claimant {
                     let left = more(until.map(Moment::left));
                     silence.map(|why| format!("waiting {left}for '{}', retrying: {why}", self.key))
                 });
-                let is_due = is_due(voice.tells(), facts != known, self.course.told.get());
+                let is_due = is_due(voice.tells(), facts != known, self.progress.told.get());
                 if let Some(line) = line.filter(|_| is_due) {
                     voice.complain(|| line);
-                    self.course.told.set(Some(Moment::now()));
+                    self.progress.told.set(Some(Moment::now()));
                     known = facts;
                 }
             }

@@ -29,7 +29,7 @@ use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use crate::cli::claimant::{Claimant, Contention, Course};
+use crate::cli::claimant::{Claimant, Contention, Progress};
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{NO_TIME, Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
@@ -205,7 +205,7 @@ impl<'a> Prepared<'a> {
                     slots: exec.contention.slots(),
                 },
                 voice: exec.remote.voice(),
-                course: Course::default(),
+                progress: Progress::default(),
             };
             Ok::<_, String>(LeaseKeeper { claimant, terms })
         };
