@@ -28,5 +28,7 @@ mod settings;
 mod source;
 #[path = "tidy/style.rs"]
 mod style;
+#[path = "tidy/surface.rs"]
+mod surface;
 #[path = "tidy/tangles.rs"]
 mod tangles;

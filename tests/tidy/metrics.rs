@@ -15,9 +15,47 @@ fn every_metric_of_the_dashboard_and_the_alerts_exists() {
     }
 }
 
-/// The names of all metrics as a scrape has them, every one of them counted once.
+/// The names of all metrics as a scrape has them.
 fn exported() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
+    for scrape in scrapes() {
+        names.extend(types(&scrape).map(|(name, _)| name));
+    }
+    names
+}
+
+/// The same with their types and the names of their labels.
+pub(crate) fn exported_with_labels() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for scrape in scrapes() {
+        for (name, kind) in types(&scrape) {
+            let labels: BTreeSet<_> = samples(&scrape, &name).flat_map(labels).collect();
+            let labels: Vec<_> = labels.into_iter().filter(|label| *label != "le").collect();
+            found.insert(format!("{kind} {name} {}", labels.join(",")).trim_end().to_owned());
+        }
+    }
+    found
+}
+
+/// The lines of a metric's values.
+fn samples<'a>(scrape: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let of_it = move |line: &&str| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']) || rest.starts_with("_count"))
+    };
+    scrape.lines().filter(of_it)
+}
+
+/// The names of a line's labels.
+fn labels(line: &str) -> impl Iterator<Item = &str> {
+    let inside = line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}'));
+    let pairs = inside.map_or("", |(pairs, _)| pairs).split("\",");
+    pairs.filter_map(|pair| Some(pair.split_once('=')?.0))
+}
+
+/// A scrape of each kind of store, every metric of it counted once.
+fn scrapes() -> Vec<String> {
+    let mut scrapes = Vec::new();
     for mut metrics in [Metrics::for_embedded(), Metrics::for_redis(), Metrics::for_redlock()] {
         metrics.request("/", "GET", 200);
         for verb in [Counted::Acquire, Counted::Refresh, Counted::Release, Counted::ForceRelease] {
@@ -35,19 +73,19 @@ fn exported() -> BTreeSet<String> {
         metrics.redis_evicts("node", false);
         metrics.redis_rerouted("moved");
         metrics.redis_clock_lead("node").set(0.5);
-        for line in metrics
-            .render(MetricsForm::OpenMetrics)
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE "))
-        {
-            names.insert(match line.split_once(' ').unwrap() {
-                (name, "counter") => format!("{name}_total"),
-                (name, "info") => format!("{name}_info"),
-                (name, _) => name.to_owned(),
-            });
-        }
+        scrapes.push(metrics.render(MetricsForm::OpenMetrics));
     }
-    names
+    scrapes
+}
+
+/// The metrics of a scrape, each with its type.
+fn types(scrape: &str) -> impl Iterator<Item = (String, &str)> {
+    let lines = scrape.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    lines.map(|line| match line.split_once(' ').unwrap() {
+        (name, kind @ "counter") => (format!("{name}_total"), kind),
+        (name, kind @ "info") => (format!("{name}_info"), kind),
+        (name, kind) => (name.to_owned(), kind),
+    })
 }
 
 fn unknown_metrics(page: &File, exported: &BTreeSet<String>) -> Vec<String> {

@@ -39,6 +39,13 @@ pub(crate) fn documented() -> BTreeSet<String> {
     leaves(&File::read(DOCUMENTED).text)
 }
 
+/// The settings of the lists' entries.
+pub(crate) fn of_lists() -> BTreeSet<String> {
+    let text = File::read(DOCUMENTED).text;
+    let of = |list| example(&text, list).into_iter().map(move |name| format!("{list}.{name}"));
+    LISTS.into_iter().flat_map(|(list, ..)| of(list)).collect()
+}
+
 fn leaves(text: &str) -> BTreeSet<String> {
     fn open(section: &str, table: Table, found: &mut BTreeSet<String>) {
         for (name, value) in table {
