@@ -76,7 +76,7 @@ impl Config {
         let covered = !self.is_redlock() || self.redlock.longest_lease.get() >= usual;
         let prefix = !redis.key_prefix.chars().any(char::is_control);
         let whole = tls.certificate.is_some() == tls.key.is_some();
-        let shown = redis.tls.cert.is_some() == redis.tls.key.is_some();
+        let shown = redis.tls.certificate.is_some() == redis.tls.key.is_some();
         let plain = "has no use without TLS: `store` has to begin with rediss";
         let secured = |file: &Option<PathBuf>| file.is_none() || self.store.is_secured();
         let signed = tls.client_ca.is_none() || tls.is_used();
@@ -89,9 +89,13 @@ impl Config {
                 on_network || !tls.is_used(),
                 "has no use on a unix socket: leave it out, or listen on an address",
             ),
-            ("redis.tls.cert", shown, "and redis.tls.key belong together: name both, or neither"),
+            (
+                "redis.tls.certificate",
+                shown,
+                "and redis.tls.key belong together: name both, or neither",
+            ),
             ("redis.tls.ca", secured(&redis.tls.ca), plain),
-            ("redis.tls.cert", secured(&redis.tls.cert), plain),
+            ("redis.tls.certificate", secured(&redis.tls.certificate), plain),
             ("ttl.max", most >= least, "must not be less than ttl.min"),
             ("ttl.default", (least..=most).contains(&usual), "must be within ttl.min and ttl.max"),
             ("redlock.longest_lease", covered, "must not be less than ttl.default"),

@@ -106,6 +106,6 @@ impl RedisTlsSection {
 
     /// The files that are named.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        [&self.ca, &self.cert, &self.key].into_iter().flatten().cloned().collect()
+        [&self.ca, &self.certificate, &self.key].into_iter().flatten().cloned().collect()
     }
 }

@@ -144,7 +144,7 @@ pub(crate) struct RedisTlsSection {
     #[serde(deserialize_with = "listen::unless_empty")]
     pub(crate) ca: Option<PathBuf>,
     #[serde(deserialize_with = "listen::unless_empty")]
-    pub(crate) cert: Option<PathBuf>,
+    pub(crate) certificate: Option<PathBuf>,
     #[serde(deserialize_with = "listen::unless_empty")]
     pub(crate) key: Option<PathBuf>,
 }

@@ -84,7 +84,7 @@ fn read(files: &RedisTlsSection) -> Result<NodeCertificates, String> {
         pem::authorities(path, &text).map(|_| text)
     };
     let authorities = files.ca.as_deref().map(authorities).transpose().map_err(of("ca"))?;
-    let Some((path, key_path)) = files.cert.as_ref().zip(files.key.as_ref()) else {
+    let Some((path, key_path)) = files.certificate.as_ref().zip(files.key.as_ref()) else {
         return Ok(NodeCertificates { authorities, own: None });
     };
     let text = pem::read(path).map_err(of("cert"))?;

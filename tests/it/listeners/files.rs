@@ -65,17 +65,21 @@ fn a_file_for_redis_that_cannot_be_used_is_one_sentence_too() {
         (secured, ["/nonexistent", "", ""], "`redis.tls.ca`: cannot read /nonexistent"),
         (nodes, ["/nonexistent", "", ""], "`redis.tls.ca`: cannot read /nonexistent"),
         (secured, [key, "", ""], "`redis.tls.ca`: "),
-        (secured, [ca, key, key], "`redis.tls.cert`: "),
+        (secured, [ca, key, key], "`redis.tls.certificate`: "),
         (secured, [ca, cert, cert], "has no private key in PEM"),
         (secured, [ca, cert, stranger], "is not the key of the certificate in"),
         (secured, [ca, over, over_key], ": renew it"),
-        (secured, [ca, cert, ""], "`redis.tls.cert` (from LOCKKEEPER_REDIS_TLS_CERT): and redis"),
+        (
+            secured,
+            [ca, cert, ""],
+            "`redis.tls.certificate` (from LOCKKEEPER_REDIS_TLS_CERTIFICATE): and redis",
+        ),
         (secured, ["", "", key], "name both, or neither"),
         ("redis://127.0.0.1:1", [ca, "", ""], "`store` has to begin with rediss"),
         ("embedded:data", ["", cert, key], "`store` has to begin with rediss"),
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let names = ["CA", "CERT", "KEY"].map(|name| format!("LOCKKEEPER_REDIS_TLS_{name}"));
+        let names = ["CA", "CERTIFICATE", "KEY"].map(|name| format!("LOCKKEEPER_REDIS_TLS_{name}"));
         let output = lockkeeper(&["serve", "--listen", "127.0.0.1:0"])
             .envs(names.iter().zip(files).filter(|(_, file)| !file.is_empty()))
             .env("LOCKKEEPER_STORE", store)

@@ -38,7 +38,7 @@ fn showing(url: &str, certificates: &Certificates, name: &str) -> Process {
     let variables = [
         ("LOCKKEEPER_STORE", url),
         ("LOCKKEEPER_REDIS_TLS_CA", &*ca),
-        ("LOCKKEEPER_REDIS_TLS_CERT", &cert),
+        ("LOCKKEEPER_REDIS_TLS_CERTIFICATE", &cert),
         ("LOCKKEEPER_REDIS_TLS_KEY", &key),
         // New nodes do not vote for so long.
         ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "1s"),
