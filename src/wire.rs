@@ -34,7 +34,7 @@ pub(crate) fn key_path(key: &LockKey) -> String {
     format!("/locks/{}", utf8_percent_encode(key.as_str(), IN_PATH))
 }
 
-/// The body of a grant.
+/// The body of a grant, of a refresh, and of the event `acquired`.
 #[derive(Debug, Serialize)]
 pub(crate) struct GrantBody<'a> {
     token: &'a str,

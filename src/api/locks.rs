@@ -34,10 +34,10 @@ const RELEASE: Known = Known { query: &["fencing_token"], body: &["token", "fenc
 const LOOK: &[&str] = &["waiters"];
 const LIST: &[&str] = &["prefix", "limit", "cursor"];
 
-/// The default keys per page.
-const PAGE: usize = 100;
-/// The most keys per page.
-const MAX_PAGE: usize = 1_000;
+/// The `limit` of a list that names none.
+const DEFAULT_LIMIT: usize = 100;
+/// The highest `limit` of a list.
+const MAX_LIMIT: usize = 1_000;
 /// The most waiting requests that a look names.
 const MAX_QUEUE: usize = 100;
 
@@ -143,10 +143,10 @@ pub(super) async fn list(
 ) -> Result<Response, ApiError> {
     let query = query(uri.query(), LIST)?;
     let text = |name| find(&query, name).and_then(Value::as_str);
-    let limit = text("limit").map_or(Some(PAGE), |limit| limit.parse().ok());
+    let limit = text("limit").map_or(Some(DEFAULT_LIMIT), |limit| limit.parse().ok());
     let limit = limit
-        .filter(|limit| (1..=MAX_PAGE).contains(limit))
-        .ok_or_else(|| ApiError::invalid("limit", format!("a page has 1 to {MAX_PAGE} keys")))?;
+        .filter(|limit| (1..=MAX_LIMIT).contains(limit))
+        .ok_or_else(|| ApiError::invalid("limit", format!("a page has 1 to {MAX_LIMIT} keys")))?;
     let prefixes = caller.visible(text("prefix").unwrap_or_default());
     if prefixes.is_empty() {
         return Err(ApiError::forbidden(&caller, "this API key may not see keys with this prefix"));

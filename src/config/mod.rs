@@ -84,7 +84,7 @@ pub(crate) struct TtlSettings {
     max: Span,
 }
 
-/// The section `limits`.
+/// The section `limits`. What is `pub` is used by `fuzz/inputs`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {

@@ -131,7 +131,7 @@ impl Uptime {
     }
 }
 
-/// The wall clock. It may step either way: it dates log lines, and no lease ends by it.
+/// The wall clock. It may step either way: no lease ends by it.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub(crate) fn wall_clock() -> SystemTime {
     SystemTime::now()

@@ -35,6 +35,7 @@ impl LockInfo {
         let (who, operation) = parts.unwrap_or((owner, ""));
         let fencing_token = holder.fencing_token.map(|token| token.to_string()).unwrap_or_default();
         let id = [&fencing_token, operation, who].map(|part| part.replace(' ', "_"));
+        // humantime has no moments before 1970.
         let since = holder.held.and_then(|held| wall_clock().checked_sub(held));
         Self {
             id: id.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"),

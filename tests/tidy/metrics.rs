@@ -1,4 +1,4 @@
-//! The metrics that the dashboard and the alerts name are exported.
+//! The metrics that the dashboard and the alerts name are exported, and each has its row.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,6 +13,17 @@ fn every_metric_of_the_dashboard_and_the_alerts_exists() {
     for path in ["deploy/grafana/lockkeeper.json", "deploy/prometheus/alerts.yml"] {
         assert_none(&unknown_metrics(&File::read(path), &exported));
     }
+}
+
+#[test]
+fn every_metric_has_its_row_on_the_page_of_operators() {
+    assert_none(&without_row(&File::read("docs/operations.md"), &exported()));
+}
+
+fn without_row(page: &File, exported: &BTreeSet<String>) -> Vec<String> {
+    let row = |name: &&String| !page.text.contains(&format!("\n| `{name}` | "));
+    let missing = exported.iter().filter(row);
+    missing.map(|name| format!("{}: no row for {name}", page.path)).collect()
 }
 
 /// The names of all metrics as a scrape has them.
@@ -102,6 +113,13 @@ fn named_metrics(page: &File, exported: &BTreeSet<String>) -> BTreeSet<String> {
         parts.into_iter().find(|whole| exported.contains(*whole)).map(str::to_owned)
     };
     names.map(|name| of_histogram(name).unwrap_or_else(|| name.to_owned())).collect()
+}
+
+#[test]
+fn a_metric_without_a_row_is_found() {
+    let page = File::planted("a.md", "|---|---|\n| `lockkeeper_a` | Text of `lockkeeper_b`. |\n");
+    let exported = ["lockkeeper_a", "lockkeeper_b"].map(str::to_owned).into();
+    assert_found(&without_row(&page, &exported), "lockkeeper_b");
 }
 
 #[test]

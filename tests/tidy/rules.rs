@@ -34,7 +34,7 @@ fn the_head_of_a_source_names_every_rule_that_its_functions_have() {
 fn every_file_that_the_architecture_names_is_there() {
     let kinds =
         [("src", "rs"), ("src", "lua"), ("src", "html"), ("config", "toml"), ("tests", "rs")];
-    let all = kinds.into_iter().chain([("benches", "rs"), ("prove", "rs")]);
+    let all = kinds.into_iter().chain([("benches", "rs"), ("fuzz", "rs"), ("prove", "rs")]);
     let mut there: Vec<_> = all
         .flat_map(|(directory, ending)| files(directory, ending))
         .map(|file| file.path)
