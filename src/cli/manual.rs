@@ -4,7 +4,7 @@ use clap::Command;
 use clap_mangen::Man;
 
 /// Commands with their examples.
-const EXAMPLES: [(&str, &[&str]); 13] = [
+const EXAMPLES: [(&str, &[&str]); 14] = [
     (
         "serve",
         &[
@@ -39,6 +39,7 @@ const EXAMPLES: [(&str, &[&str]); 13] = [
     ("get", &["lockkeeper get report"]),
     ("list", &["lockkeeper list --prefix deploy/", "lockkeeper list --json"]),
     ("force-release", &["lockkeeper force-release --reason OPS-7 report"]),
+    ("hook", &["lockkeeper hook --ttl 10m < call.json  # as a harness runs it"]),
     ("completions", &["lockkeeper completions bash > /etc/bash_completion.d/lockkeeper"]),
 ];
 

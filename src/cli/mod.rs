@@ -6,6 +6,7 @@ mod clock;
 mod exec;
 mod exit;
 mod healthcheck;
+mod hook;
 mod listen;
 mod live;
 mod locks;
@@ -84,6 +85,7 @@ enum Command {
     Exec(Box<exec::Exec>),
     #[command(flatten)]
     Lock(locks::LockCommand),
+    Hook(hook::Hook),
     /// Print completions for a shell, as in `lockkeeper completions bash`.
     Completions {
         shell: Shell,
@@ -161,6 +163,7 @@ pub fn run() -> ExitCode {
         Command::Serve(flags) => return ended(serve::serve(flags.given())),
         Command::Exec(exec) => return exec::exec(*exec).into(),
         Command::Lock(verb) => return locks::run(&verb).into(),
+        Command::Hook(hook) => return hook::hook(&hook).into(),
         Command::Config(shown) => shown.run(),
         Command::Healthcheck(healthcheck) => healthcheck.run(),
         Command::Redlock { what, settings: flags } => {

@@ -18,11 +18,23 @@ pub(super) fn our_caller() -> String {
     owner(caller, &processes::name(caller).unwrap_or_else(|| "acquire".to_owned()))
 }
 
-/// The user is that of the process, by its name: cron and containers set no variable for it.
+/// The owner of leases for a session of another program, whose processes come and go.
+pub(super) fn of_session(what: &str) -> String {
+    shown(&format!("{} {what}", place()))
+}
+
 fn owner(process: u32, what: &str) -> String {
+    shown(&format!("{}:{process} {what}", place()))
+}
+
+/// The user is that of the process, by its name: cron and containers set no variable for it.
+fn place() -> String {
     let user = User::from_uid(getuid()).ok().flatten().map(|user| user.name);
     let user = user.unwrap_or_else(|| getuid().to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let text = format!("{user}@{host}:{process} {what}");
+    format!("{user}@{host}")
+}
+
+fn shown(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(MOST_CHARS).collect()
 }

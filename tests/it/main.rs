@@ -17,6 +17,7 @@ mod exec;
 mod fenced;
 mod fuzz;
 mod hold;
+mod hook;
 mod interop;
 mod legacy;
 mod listeners;

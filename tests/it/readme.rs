@@ -1,5 +1,5 @@
-//! Follows README.md, and the pages on the reference, the shell and recipes, from top to bottom, as
-//! a newcomer does: every block is run, and has to print the answer that is shown below.
+//! Follows README.md, and the pages on the reference, the shell, recipes and agents, from top to
+//! bottom, as a newcomer does: every block is run, and has to print the answer that is shown below.
 
 mod answers;
 
@@ -18,6 +18,7 @@ const README: &str = include_str!("../../README.md");
 const REFERENCE: &str = include_str!("../../docs/reference.md");
 pub(crate) const SHELL: &str = include_str!("../../docs/shell.md");
 pub(crate) const RECIPES: &str = include_str!("../../docs/recipes.md");
+const AGENTS: &str = include_str!("../../docs/agents.md");
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const CODES: &str = include_str!("../../src/wire.rs");
 const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");
@@ -51,6 +52,11 @@ fn every_block_of_the_shell_page_does_what_it_says() {
 #[test]
 fn every_block_of_the_recipes_does_what_it_says() {
     assert_eq!(follows(RECIPES, &["sh", "ini"]).answers, 13);
+}
+
+#[test]
+fn every_block_of_the_page_on_agents_does_what_it_says() {
+    assert_eq!(follows(AGENTS, &["sh"]).answers, 3);
 }
 
 /// Runs every block of a page, which has blocks of all these kinds.

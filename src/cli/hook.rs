@@ -1,0 +1,185 @@
+//! `lockkeeper hook`: what a coding agent's harness runs before and after a tool call, so that two
+//! sessions do not edit one file.
+//!
+//! `harness` reads what the harness says and writes what it understands, `place` makes the key of a
+//! file, `session` keeps the token and the leases of a session between two calls.
+
+mod harness;
+mod place;
+mod session;
+
+use std::io::{Read, stdin};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use futures_util::future::join_all;
+
+use crate::cli::claimant::{Claimant, Progress};
+use crate::cli::exit::Failure;
+use crate::cli::hook::harness::{Call, Event, Harness};
+use crate::cli::hook::session::Session;
+use crate::cli::remote::{Remote, duration};
+use crate::cli::voice::{Voice, print};
+use crate::cli::{exit, owner, runtime};
+use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
+use crate::lock::key::LockKey;
+use crate::lock::lease::Owner;
+use crate::lock::time::Ttl;
+use crate::wire::Code;
+
+/// The most bytes of what a harness says: a tool's input has the text that it writes.
+const MOST_OF_A_CALL: u64 = 64 * 1024 * 1024;
+
+/// Lock the files that a coding agent edits: the command for the hooks of its harness.
+///
+/// It reads the harness' JSON from standard input. Before a tool call it acquires the key of the
+/// file for this session; if another session has it, the call is denied with a sentence that says
+/// who. Each call renews what the session holds. The hooks `Stop` and `SessionEnd` release all of
+/// it; the keys of a session that is gone are free after the TTL. A call without a file passes.
+///
+/// Exit codes: 0 with nothing on standard output: the call passes; 0 with JSON: what the harness
+/// has to do; 2 and a sentence: wrong usage, which a harness takes as a denial.
+#[derive(Args, Debug)]
+pub(super) struct Hook {
+    /// Key of a file: {repo} is its repository, the same for all of its worktrees and clones, and
+    /// {path} its path in there.
+    #[arg(long, value_name = "TEXT", default_value = "edit/{repo}/{path}")]
+    key: String,
+    /// TTL of the leases: for so long a session may be silent.
+    #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "10m")]
+    ttl: Duration,
+    /// Wait in line at most this long, shorter than the harness waits for its hook.
+    #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "0")]
+    wait: Duration,
+    /// Action when the service is unreachable.
+    #[arg(long, value_name = "WHAT", default_value = "deny")]
+    if_down: Verdict,
+    /// Harness whose JSON is read.
+    #[arg(long, value_name = "NAME", default_value = "claude-code")]
+    harness: Harness,
+    /// Name of the holder, shown to others; by default USER@HOST, the harness and its session.
+    #[arg(long, value_name = "TEXT")]
+    owner: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Verdict {
+    Allow,
+    Deny,
+}
+
+pub(super) fn hook(hook: &Hook) -> u8 {
+    runtime::command(hook.remote.voice(), async {
+        let done = hook.run().await;
+        // Any other exit code would let the call pass.
+        done.map_err(|failure| Failure { code: exit::WRONG_USAGE, ..failure })
+    })
+}
+
+impl Hook {
+    async fn run(&self) -> Result<u8, Failure> {
+        let mut text = String::new();
+        stdin().take(MOST_OF_A_CALL).read_to_string(&mut text)?;
+        let call = self.harness.read(&text)?;
+        match call.event {
+            Event::Before | Event::After => {
+                if let Some(key) = place::key(&self.key, &call)? {
+                    let why = self.lock(&call, &key).await?;
+                    why.map_or(Ok(()), |why| print(&self.harness.deny(&call, &why)))?;
+                }
+            }
+            Event::End => self.release_all(&call).await?,
+            Event::Other => (),
+        }
+        Ok(0)
+    }
+
+    /// Acquires the key, or renews it, and all else that the session holds. Returns why the call is
+    /// denied, or what the agent has to know after it.
+    async fn lock(&self, call: &Call, key: &LockKey) -> Result<Option<String>, Failure> {
+        let client = self.remote.client()?;
+        let session = Session::of(&call.session, self.remote.url());
+        let token = session.token_for(key, || self.remote.new_token())?;
+        let owner =
+            self.owner.clone().unwrap_or_else(|| owner::of_session(&call.name(self.harness)));
+        let claimant = Claimant {
+            client,
+            key: key.clone(),
+            token,
+            wish: Wish {
+                ttl: Some(Ttl::lasting(self.ttl)),
+                owner: Owner::shortened(&owner),
+                slots: None,
+            },
+            voice: Voice::Quiet,
+            progress: Progress::default(),
+        };
+        match claimant.acquire(Some(self.wait)).await {
+            Ok((_, granted)) => {
+                self.renew_others(&claimant, &session, key).await?;
+                let may_have_changed = session.granted(key, granted.fencing_token)?;
+                Ok(may_have_changed.then(|| {
+                    format!(
+                        "Another session may have had the lock on '{key}' and changed the file. \
+                         It is yours now: read the file once more before you edit it."
+                    )
+                }))
+            }
+            Err(busy) if busy.code == exit::BUSY => {
+                session.refused(key)?;
+                Ok(Some(format!(
+                    "{}. Do other work first and try again later, or ask the user; do not write \
+                     the file in another way.",
+                    busy.why
+                )))
+            }
+            Err(down) if down.code == exit::UNREACHABLE => match self.if_down {
+                Verdict::Allow => Ok(None),
+                Verdict::Deny => Ok(Some(format!(
+                    "The lock service is unreachable, so another session may be editing this \
+                     file: {}. Tell the user.",
+                    down.why
+                ))),
+            },
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Renews the leases of the session that have less than half of their time left.
+    async fn renew_others(
+        &self,
+        claimant: &Claimant,
+        session: &Session,
+        key: &LockKey,
+    ) -> Result<(), Failure> {
+        let due = session.due(key, self.ttl / 2)?;
+        let renewed = due.iter().map(async |(key, number)| {
+            let lease = LeaseId { key, token: &claimant.token, fencing_token: Some(*number) };
+            let ttl = Some(Ttl::lasting(self.ttl));
+            claimant.client.refresh(lease, ttl, ANSWER_TIME).await.is_ok()
+        });
+        let renewed = join_all(renewed).await;
+        for ((key, number), _) in due.iter().zip(renewed).filter(|(_, renewed)| *renewed) {
+            session.renewed(key, *number)?;
+        }
+        Ok(())
+    }
+
+    async fn release_all(&self, call: &Call) -> Result<(), Failure> {
+        let session = Session::of(&call.session, self.remote.url());
+        let Some((token, leases)) = session.take()? else { return Ok(()) };
+        let client: Client = self.remote.client()?;
+        let released = leases.iter().map(async |(key, number)| {
+            let lease = LeaseId { key, token: &token, fencing_token: *number };
+            match client.release(lease).await {
+                Err(ClientError::Refused(lost)) if lost.is(Code::LockLost) => Ok(()),
+                released => released,
+            }
+        });
+        // What is not released expires.
+        let failed = join_all(released).await.into_iter().find_map(Result::err);
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
