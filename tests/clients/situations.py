@@ -10,15 +10,19 @@ library of Python 3.9 is enough.
 
 import argparse
 import concurrent.futures
+import ctypes
+import errno
 import http.client
 import json
 import os
+import queue
 import random
 import secrets
 import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -48,6 +52,7 @@ FORKLESS = {"ts", "go"}
 
 LIMIT = 90.0  # seconds that a driver may take in any row
 PATIENCE = 20.0  # seconds for what should come at once, on a busy machine
+TICK = 0.2  # seconds between looks whether a row is over
 API_KEY = "situations"
 CONFIG = """
 [limits]
@@ -68,6 +73,10 @@ permissions = ["acquire", "read", "admin"]
 
 class Red(Exception):
     """What came is not what the table says."""
+
+
+class NotPlayed(Exception):
+    """This machine cannot play the row."""
 
 
 def until(what, seconds, check, pause=0.05):
@@ -177,12 +186,10 @@ class Gone(Exception):
 class Proxy:
     """Passes requests on, except as its rules say. A closed connection is passed on, too."""
 
-    def __init__(self, service, rules, is_gateway=False):
+    def __init__(self, service, rules, is_gateway=False, listener=None):
         self.service, self.rules, self.is_gateway = service, list(rules), is_gateway
         self.lock, self.seen, self.answers, self.open = threading.Lock(), [], [], True
-        self.listener = socket.socket()
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind(("127.0.0.1", 0))  # connections are refused until `listen`
+        self.listener = listener or bound("127.0.0.1")  # connections are refused until `listen`
         self.port = self.listener.getsockname()[1]
 
     def listen(self):
@@ -386,16 +393,103 @@ class Proxy:
                 raise Red("a token in a URL")
 
 
+def bound(address, port=0):
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    return listener
+
+
+class Apart:
+    """A thread with a mount namespace of its own, in which NAME has other addresses; the programs and the
+    sockets that it makes are there as well. With `is_slow` it has a network of its own, too: its only
+    link leads back to it, to a listener on HERE, whose answers come 300 to 600 ms late. SILENT answers nothing."""
+
+    NAME, HERE, SLOW, SILENT = "service.lockkeeper.test", "10.9.0.1", "10.9.0.2", "10.9.0.3"
+
+    def __init__(self, directory, addresses, is_slow=False):
+        self.thread, self.link, self.parts = concurrent.futures.ThreadPoolExecutor(1), None, []
+        self.is_open, self.port, self.answers = True, None, queue.Queue()
+        try:
+            self.do(self.enter, directory, addresses, is_slow)
+        except (OSError, AttributeError, subprocess.SubprocessError) as error:
+            self.close()
+            raise NotPlayed("no namespace with an /etc/hosts of its own, which needs root and Linux: %s" % error)
+
+    def do(self, function, *arguments):
+        return self.thread.submit(function, *arguments).result()
+
+    def enter(self, directory, addresses, is_slow):
+        hosts = os.path.join(directory, "hosts")
+        with open(hosts, "w") as file:
+            file.writelines("%s %s\n" % (address, self.NAME) for address in addresses)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(0x20000 | (0x40000000 if is_slow else 0)):  # CLONE_NEWNS, CLONE_NEWNET
+            raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
+        self.run("mount", "--make-rprivate", "/")
+        self.run("mount", "--bind", hosts, "/etc/hosts")
+        if is_slow:
+            import fcntl  # is not on every system
+            self.link = os.open("/dev/net/tun", os.O_RDWR)
+            fcntl.ioctl(self.link, 0x400454CA, struct.pack("16sH22x", b"slow", 0x1001))  # IFF_TUN, IFF_NO_PI
+            self.run("ip", "link", "set", "lo", "up")
+            self.run("ip", "address", "add", self.HERE + "/24", "dev", "slow")
+            self.run("ip", "link", "set", "slow", "up")
+            self.parts = [threading.Thread(target=part) for part in (self.receive, self.send_late)]
+            for part in self.parts:
+                part.start()
+        found = [one[4][0] for one in socket.getaddrinfo(self.NAME, 1, socket.AF_INET, socket.SOCK_STREAM)]
+        if found != addresses:
+            raise OSError("%s is %s, not %s" % (self.NAME, found, addresses))
+
+    def run(self, *command):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def receive(self):
+        while self.is_open:
+            if not select.select([self.link], [], [], TICK)[0]:
+                continue
+            packet = os.read(self.link, 65536)
+            if packet[0] >> 4 != 4 or packet[16:20] == socket.inet_aton(self.SILENT):
+                continue
+            if struct.unpack("!H", packet[20:22])[0] == self.port:
+                self.answers.put((time.monotonic() + random.uniform(0.3, 0.6), packet))
+            else:
+                self.send_back(packet)
+        self.answers.put(None)
+
+    def send_back(self, packet):
+        """As from the address that it was sent to; the checksums stay right."""
+        os.write(self.link, packet[:12] + packet[16:20] + packet[12:16] + packet[20:])
+
+    def send_late(self):
+        for due, packet in iter(self.answers.get, None):
+            time.sleep(max(0, due - time.monotonic()))
+            self.send_back(packet)
+
+    def close(self):
+        self.is_open = False
+        self.thread.shutdown()
+        for part in self.parts:
+            part.join()
+        if self.link is not None:
+            os.close(self.link)
+
+
 class Driver:
     """A running driver, and its lines with the time at which each was read."""
 
-    def __init__(self, command, url, mode, key, options, api_key=API_KEY):
+    def __init__(self, command, url, mode, key, options, api_key=API_KEY, apart=None):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("LOCKKEEPER")}
         clean.update(LOCKKEEPER_URL=url, LOCKKEEPER_API_KEY=api_key)
         words = ["%s=%s" % pair for pair in options.items()]
-        self.process = subprocess.Popen(
-            command + [mode, key] + words, env=clean, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+        def start():
+            return subprocess.Popen(
+                command + [mode, key] + words, env=clean, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+        self.process = apart.do(start) if apart else start()
         self.started, self.lines, self.times, self.errors = time.monotonic(), [], {}, b""
         self.readers = [threading.Thread(target=self.read, daemon=True),
                         threading.Thread(target=self.read_errors, daemon=True)]
@@ -450,6 +544,7 @@ class Row:
         self.lang, self.command = arguments.lang, LANGUAGES[arguments.lang][2]
         self.service = Service(os.path.abspath(arguments.bin), directory)
         self.key, self.drivers, self.proxy = "situations/report", [], None
+        self.directory, self.apart = directory, None
         self.random = random.Random()
 
     def close(self):
@@ -457,6 +552,8 @@ class Row:
             driver.kill()
         if self.proxy:
             self.proxy.close()
+        if self.apart:
+            self.apart.close()
         if self.service.process.poll() is None:
             self.service.end(signal.SIGKILL)
 
@@ -465,13 +562,20 @@ class Row:
         if listen:
             self.proxy.listen()
 
+    def behind_addresses(self, addresses, listener, is_slow=False):
+        """The service has a name with these addresses."""
+        self.apart = Apart(self.directory, addresses, is_slow)
+        self.proxy = Proxy(self.service, (), listener=self.apart.do(listener))
+        self.apart.port = self.proxy.port
+        self.proxy.listen()
+
     def drive(self, mode, key=None, api_key=API_KEY, **options):
         options.setdefault("ttl", "30s")
         options.setdefault("wait", "10s")
         if self.proxy is None:
             self.behind()
-        url = "http://127.0.0.1:%d" % self.proxy.port
-        driver = Driver(self.command, url, mode, key or self.key, options, api_key)
+        url = "http://%s:%d" % (self.apart.NAME if self.apart else "127.0.0.1", self.proxy.port)
+        driver = Driver(self.command, url, mode, key or self.key, options, api_key, self.apart)
         self.drivers.append(driver)
         return driver
 
@@ -643,6 +747,30 @@ def acquire_refused_then_back(r):
 def down(r):
     r.behind(listen=False)
     r.expect(r.drive("work", wait="1s"), "unavailable")
+
+
+@row
+def two_addresses(r):
+    """The first address of the name is of a host that is down: it answers no packet."""
+    # The C library sorts by the bits that an address shares with ours, 127.0.0.1: these two have as many.
+    r.behind_addresses(["127.0.0.2", "127.0.0.3"], lambda: bound("127.0.0.3"))
+    silent = bound("127.0.0.2", r.proxy.port)
+    silent.listen(0)
+    full = socket.create_connection(silent.getsockname())
+    with silent, full, socket.socket() as probe:
+        probe.settimeout(0.5)
+        if probe.connect_ex(silent.getsockname()) not in (errno.EAGAIN, errno.ETIMEDOUT):
+            raise NotPlayed("a full queue of connections is no silence here")
+        r.expect(r.drive("work", ttl="9s", seconds=8), "acquired", "done")
+    r.free()
+
+
+@row
+def slow_link(r):
+    """Each connection and each answer takes 300 to 600 ms; the second address of the name is silent."""
+    r.behind_addresses([Apart.SLOW, Apart.SILENT], lambda: bound(Apart.HERE), is_slow=True)
+    r.expect(r.drive("work", ttl="9s", seconds=8), "acquired", "done")
+    r.free()
 
 
 @row
@@ -1148,7 +1276,7 @@ def release_late(r):
 
 
 def run(name, number, arguments):
-    """Runs a row; returns what was wrong with it, or an empty string."""
+    """Runs a row; returns what was wrong with it, or an empty string, or why it was not played."""
     directory = tempfile.mkdtemp(prefix="lockkeeper-situations-")
     r, began = None, time.monotonic()
     try:
@@ -1157,6 +1285,8 @@ def run(name, number, arguments):
         if r.proxy:
             r.proxy.check()
         return name, number, time.monotonic() - began, ""
+    except NotPlayed as error:
+        return name, number, time.monotonic() - began, error
     except Exception as error:
         text = str(error) if isinstance(error, Red) else traceback.format_exc()
         for driver in r.drivers if r else []:
@@ -1209,7 +1339,9 @@ def main():
         runs = [pool.submit(run, n, i, arguments) for i in range(arguments.rounds) for n in names]
         for future in concurrent.futures.as_completed(runs):
             name, number, seconds, wrong = future.result()
-            if wrong:
+            if isinstance(wrong, NotPlayed):
+                print("NOT PLAYED %s, round %d: %s" % (name, number + 1, wrong), flush=True)
+            elif wrong:
                 red += 1
                 print("RED %s, round %d, %.1f s: %s" % (name, number + 1, seconds, wrong), flush=True)
     if os.path.exists(BUILT):
