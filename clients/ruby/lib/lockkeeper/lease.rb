@@ -1,0 +1,114 @@
+# frozen_string_literal: true
+
+module LockKeeper
+  # The right to a key, renewed until it is released or lost.
+  #
+  # `fencing_token` rises with every lease of the key: let what the lock guards refuse a smaller one.
+  # `slot` is a number that no other lease has, with `slots`. Without a block, keep the object: the lease
+  # is released when it is collected, and at the end of the process.
+  class Lease
+    def self.finalizer(claim)
+      proc { claim.forget }
+    end
+    private_class_method :finalizer
+
+    def initialize(claim)
+      @claim = claim
+      # Also of a claim that nobody ends, because an exception of another thread came in between.
+      ObjectSpace.define_finalizer(self, self.class.send(:finalizer, claim))
+    end
+
+    def key
+      @claim.key
+    end
+
+    # The token of this lease alone: acquire nothing else with it.
+    def token
+      @claim.token
+    end
+
+    def fencing_token
+      @claim.fencing_token
+    end
+
+    def slot
+      @claim.slot
+    end
+
+    # Whether to stop: the lease has ended, or is about to.
+    def lost?
+      @claim.lost?
+    end
+
+    # Raises LeaseLost if the lease is lost. Nothing else raises in the work: an exception from another
+    # thread could come between any two steps.
+    def check!
+      raise @claim.loss || LeaseLost.new(key, fencing_token, "it could not be renewed in time") if lost?
+
+      self
+    end
+
+    # Seconds that the lease lasts at least, if it is not renewed.
+    def remaining
+      @claim.remaining
+    end
+
+    # Whether the lease lasts for so long, as far as this process knows. Asks nobody.
+    def still_mine?(for_seconds = 0)
+      !lost? && remaining > LockKeeper.seconds(for_seconds)
+    end
+
+    # Releases the lease; false if the service could not be told: then it ends by its TTL. Raises
+    # LeaseLost if it had ended before. Does nothing in a forked child.
+    def release
+      return false unless @claim.own?
+
+      close(nil)
+      @claim.was_released
+    end
+
+    def inspect
+      "#<#{self.class} '#{key}' #{fencing_token.inspect}>"
+    end
+
+    # Acquires, or raises and leaves nothing behind.
+    def acquire
+      is_granted = false
+      @claim.start
+      @claim.await
+      is_granted = true
+      self
+    ensure
+      end_claim(Claim::MOMENT) unless is_granted
+    end
+
+    # Runs the block under the lease, and releases it.
+    def use
+      error = nil
+      @claim.worker = Thread.current
+      yield self
+    rescue Exception => error # rubocop:disable Lint/RescueException -- it goes on
+      raise
+    ensure
+      @claim.worker = nil if @claim.own?
+      close(error)
+    end
+
+    private
+
+    # An exception of another thread has to wait until the claim is told; it may cut the rest short.
+    def end_claim(longest)
+      Thread.handle_interrupt(Object => :never) { @claim.finish }
+      @claim.join(longest)
+    end
+
+    # Nothing that lost its lease ends as a success; an error of the work is the cause.
+    def close(error)
+      is_usual = error.nil? || error.is_a?(StandardError)
+      # A caller does not wait for what it has cancelled.
+      end_claim(is_usual ? Claim::LONGEST : Claim::MOMENT)
+      loss = @claim.loss
+      raise loss if loss && is_usual && !error.is_a?(LeaseLost)
+    end
+  end
+end
