@@ -42,6 +42,7 @@ LANGUAGES = {
     "py-asyncio": (ROOT, None, [sys.executable, os.path.join(HERE, "driver.py"), "--asyncio"]),
     "ts": (os.path.join(ROOT, "clients/typescript"), None, ["node", os.path.join(HERE, "driver.mjs")]),
     "go": (os.path.join(HERE, "go"), ["go", "build", "-o", BUILT, "."], [BUILT]),
+    "ruby": (ROOT, None, ["ruby", os.path.join(HERE, "driver.rb")]),
     "php": (ROOT, None, ["php", os.path.join(HERE, "driver.php")]),
     "php-lock": (ROOT, None, ["php", os.path.join(HERE, "driver.php"), "--lock"]),
 }

@@ -55,6 +55,8 @@ pub(crate) const TYPESCRIPT: Language = Language {
 
 const GO: Language = Language { client: "clients/go", commands: &[&["go", "vet", "./..."]] };
 
+const RUBY: Language = Language { client: "clients/ruby", commands: &[] };
+
 impl Language {
     /// A copy of the client and of the programs that drive it, built.
     pub(crate) fn built(&self) -> PathBuf {
@@ -114,7 +116,7 @@ fn python_holds_a_lease_waits_in_line_and_stops_before_it_is_lost() {
 }
 
 mod rows {
-    use super::{GO, PHP, PYTHON, ROWS, TYPESCRIPT};
+    use super::{GO, PHP, PYTHON, ROWS, RUBY, TYPESCRIPT};
 
     #[test]
     fn each_row_holds_in_php() {
@@ -145,5 +147,10 @@ mod rows {
     #[test]
     fn each_row_holds_in_go() {
         GO.does_what_the_table_says("go", &ROWS);
+    }
+
+    #[test]
+    fn each_row_holds_in_ruby() {
+        RUBY.does_what_the_table_says("ruby", &ROWS);
     }
 }
