@@ -48,6 +48,7 @@ final class HeldLease
      * @internal
      *
      * @param ?\Closure(LockLost): void $onLost
+     * @param ?\Closure(Wait): void     $onWait
      *
      * @throws LockkeeperException
      */
@@ -60,10 +61,11 @@ final class HeldLease
         ?\Closure $onLost,
         ?int $signal,
         Share $share,
+        ?\Closure $onWait = null,
     ): self {
         $keeper->ready(); // Before anything is acquired.
         $lease = new self($holding, $keeper);
-        $grant = (new Claim($holding, $ttl, $share))->acquire($wait);
+        $grant = (new Claim($holding, $ttl, $share, $onWait))->acquire($wait);
         [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
         $lease->end = Clock::now() + $grant->remaining();
         $lease->id = $keeper->keep($holding->ticket(), $grant, min($ttl, $grant->ttl), $longest, $signal);

@@ -39,13 +39,20 @@ final class Lease
     /**
      * @internal
      *
+     * @param ?\Closure(Wait): void $onWait
+     *
      * @throws LockkeeperException
      */
-    public static function claimed(Holding $holding, ?float $ttl, ?float $wait, Share $share): self
-    {
+    public static function claimed(
+        Holding $holding,
+        ?float $ttl,
+        ?float $wait,
+        Share $share,
+        ?\Closure $onWait = null,
+    ): self {
         // It is there before the first request, so that its end gives back what an exception leaves behind.
         $lease = new self($holding);
-        $grant = (new Claim($holding, $ttl, $share))->acquire($wait);
+        $grant = (new Claim($holding, $ttl, $share, $onWait))->acquire($wait);
         [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
         return $lease;
     }

@@ -124,6 +124,8 @@ final class LockClient
      *                      semaphore. It is granted if all that would then hold the key allow so many.
      * @param bool  $shared whether it may share the key with any number of such leases, as a reader. Without this and
      *                      `slots` it is exclusive.
+     * @param ?\Closure(Wait): void $onWait is called a second after a wait in line has begun, and then once a minute.
+     *                      What it throws gives the claim up.
      *
      * @throws LockBusy                  somebody else has the key
      * @throws LockkeeperException       the service cannot be reached, or refuses the request, as it does if its store
@@ -136,14 +138,18 @@ final class LockClient
         float|string|null $wait = 0.0,
         ?int $slots = null,
         bool $shared = false,
+        ?\Closure $onWait = null,
     ): Lease {
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
         [$ttl, $wait] = [Duration::of($ttl), Duration::of($wait)];
-        return Lease::claimed(Holding::own($this->service, $ticket), $ttl, $wait, new Share($slots, $shared));
+        $share = new Share($slots, $shared);
+        return Lease::claimed(Holding::own($this->service, $ticket), $ttl, $wait, $share, $onWait);
     }
 
     /**
      * As {@see acquire()}, but null if somebody else has the key.
+     *
+     * @param ?\Closure(Wait): void $onWait
      *
      * @throws LockkeeperException
      */
@@ -153,9 +159,10 @@ final class LockClient
         float|string|null $wait = 0.0,
         ?int $slots = null,
         bool $shared = false,
+        ?\Closure $onWait = null,
     ): ?Lease {
         try {
-            return $this->acquire($key, $ttl, $wait, $slots, $shared);
+            return $this->acquire($key, $ttl, $wait, $slots, $shared, $onWait);
         } catch (LockBusy) {
             return null;
         }
@@ -213,6 +220,7 @@ final class LockClient
      * @template T
      *
      * @param callable(Lease): T $work long work calls `refresh()` now and then
+     * @param ?\Closure(Wait): void $onWait as in {@see acquire()}
      *
      * @return T
      *
@@ -227,8 +235,9 @@ final class LockClient
         float|string|null $wait = 0.0,
         ?int $slots = null,
         bool $shared = false,
+        ?\Closure $onWait = null,
     ): mixed {
-        return Block::run($this->acquire($key, $ttl, $wait, $slots, $shared), $work);
+        return Block::run($this->acquire($key, $ttl, $wait, $slots, $shared, $onWait), $work);
     }
 
     /**
@@ -238,6 +247,7 @@ final class LockClient
      *
      * @param callable(HeldLease): T $work long work calls `check()` now and then
      * @param ?\Closure(LockLost): void $onLost
+     * @param ?\Closure(Wait): void $onWait as in {@see acquire()}
      *
      * @return T
      *
@@ -254,8 +264,10 @@ final class LockClient
         float|string $longest = INF,
         ?int $slots = null,
         bool $shared = false,
+        ?\Closure $onWait = null,
     ): mixed {
-        return Block::run($this->hold($key, $ttl, $wait, $onLost, $signal, false, $longest, $slots, $shared), $work);
+        $lease = $this->hold($key, $ttl, $wait, $onLost, $signal, false, $longest, $slots, $shared, $onWait);
+        return Block::run($lease, $work);
     }
 
     /**
@@ -272,6 +284,7 @@ final class LockClient
      * @param float|string $longest for how many seconds it is kept at most
      * @param ?int     $slots    as in {@see acquire()}
      * @param bool     $shared
+     * @param ?\Closure(Wait): void $onWait as in {@see acquire()}
      *
      * @throws LockBusy            somebody else has the key
      * @throws LockkeeperException the service cannot be reached, or refuses the request; or PHP cannot start the
@@ -287,6 +300,7 @@ final class LockClient
         float|string $longest = INF,
         ?int $slots = null,
         bool $shared = false,
+        ?\Closure $onWait = null,
     ): HeldLease {
         $share = new Share($slots, $shared);
         [$ttl, $wait, $longest] = array_map(Duration::of(...), [$ttl, $wait, $longest]);
@@ -296,13 +310,14 @@ final class LockClient
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
         $holding = Holding::own($this->service, $ticket);
         $keeper = $children ? new Keeper($this->service, true) : $this->service->keeper();
-        return HeldLease::claimed($holding, $keeper, $ttl, $wait, $longest, $onLost, $signal, $share);
+        return HeldLease::claimed($holding, $keeper, $ttl, $wait, $longest, $onLost, $signal, $share, $onWait);
     }
 
     /**
      * As {@see hold()}, but null if somebody else has the key.
      *
      * @param ?\Closure(LockLost): void $onLost
+     * @param ?\Closure(Wait): void     $onWait
      *
      * @throws LockkeeperException
      */
@@ -316,9 +331,10 @@ final class LockClient
         float|string $longest = INF,
         ?int $slots = null,
         bool $shared = false,
+        ?\Closure $onWait = null,
     ): ?HeldLease {
         try {
-            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children, $longest, $slots, $shared);
+            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children, $longest, $slots, $shared, $onWait);
         } catch (LockBusy) {
             return null;
         }

@@ -11,6 +11,7 @@ use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\Exception\WaitCancelled;
+use Lockkeeper\Wait;
 
 /** @internal The wish for a lease: request after request with the same token is one claim. */
 final class Claim
@@ -33,11 +34,17 @@ final class Claim
     private bool $inDoubt = false;
     private ?bool $isNew = null;
 
-    /** @param ?float $ttl seconds, or INF */
+    private ?Progress $progress = null;
+
+    /**
+     * @param ?float                 $ttl    seconds, or INF
+     * @param ?\Closure(Wait): void $onWait
+     */
     public function __construct(
         private readonly Holding $holding,
         private readonly ?float $ttl,
         private readonly Share $share = new Share(),
+        private readonly ?\Closure $onWait = null,
     ) {
     }
 
@@ -50,6 +57,9 @@ final class Claim
      */
     public function acquire(?float $wait): Grant
     {
+        if ($this->onWait !== null && $wait !== 0.0) {
+            $this->progress = new Progress($this->holding->service, $this->holding->ticket()->key, $this->onWait);
+        }
         return $this->take(Clock::now() + ($wait ?? INF), null);
     }
 
@@ -165,7 +175,8 @@ final class Claim
         $began = Clock::now();
         $ticket = $this->holding->ticket()->named($number);
         try {
-            return $this->holding->service->tryAcquire($ticket, $this->ttl, $wait, $this->share);
+            $meanwhile = $wait > 0.0 && $this->progress !== null ? $this->progress->look(...) : null;
+            return $this->holding->service->tryAcquire($ticket, $this->ttl, $wait, $this->share, $meanwhile);
         } catch (LockBusy $busy) {
             // A service that lets nobody wait for so long is not asked without a pause.
             $busy->isMine || Clock::sleep(min($wait, $began + self::PAUSE - Clock::now()));

@@ -12,6 +12,7 @@ final class Request
      * @param string                $key     the key that it is about; of a list, the prefix
      * @param ?array<string, mixed> $options the JSON body
      * @param float                 $within  seconds until the answer has to be there
+     * @param ?\Closure(): void     $meanwhile is called again and again while the answer is waited for
      */
     public function __construct(
         public readonly string $method,
@@ -20,6 +21,7 @@ final class Request
         public readonly ?Secret $token,
         public readonly ?array $options,
         public readonly float $within,
+        public readonly ?\Closure $meanwhile = null,
     ) {
     }
 

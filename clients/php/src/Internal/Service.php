@@ -20,6 +20,10 @@ final class Service
     private const ON_ITS_WAY = 1.0;
     private const PAUSE = 0.25;
 
+    /** How long a look beside a request that waits may take, in seconds, and the places in line that it asks for. */
+    private const MOMENT = 1.0;
+    private const PLACES = 100; // as many as the service allows
+
     /** A timeout that is none, in seconds. */
     private const LONG = 86400.0;
 
@@ -81,16 +85,43 @@ final class Service
     /**
      * One request, which waits in line for so many seconds. If it names a lease, it replaces that.
      *
+     * @param ?\Closure(): void $meanwhile is called again and again while it waits
+     *
      * @throws LockkeeperException
      */
-    public function tryAcquire(Ticket $ticket, ?float $ttl, float $wait, Share $share): Grant
-    {
-        $options = ['wait_ms' => Clock::millis($wait), 'owner' => $this->owner ?? gethostname() . ':' . getmypid()];
+    public function tryAcquire(
+        Ticket $ticket,
+        ?float $ttl,
+        float $wait,
+        Share $share,
+        ?\Closure $meanwhile = null,
+    ): Grant {
+        $options = ['wait_ms' => Clock::millis($wait), 'owner' => $this->owner()];
         $options += $share->options() + self::lease($ticket);
         $within = $wait + $this->answerTimeout;
         $path = Keys::path($ticket->key);
         return $this->granted($ttl, fn (array $ttlMs): Answer => $this->transport
-            ->send(new Request('POST', $path, $ticket->key, $ticket->token, $options + $ttlMs, $within)));
+            ->send(new Request('POST', $path, $ticket->key, $ticket->token, $options + $ttlMs, $within, $meanwhile)));
+    }
+
+    /** Who asks, for people to read. */
+    public function owner(): string
+    {
+        return $this->owner ?? gethostname() . ':' . getmypid();
+    }
+
+    /**
+     * One look at a key and at the claims that wait for it, which takes no longer than a moment.
+     *
+     * @return array<string, mixed>
+     *
+     * @throws LockkeeperException
+     */
+    public function line(string $key): array
+    {
+        $path = Keys::path($key) . '?waiters=' . self::PLACES;
+        $within = min(self::MOMENT, $this->answerTimeout);
+        return self::good($this->transport->send(new Request('GET', $path, $key, null, null, $within)))->body;
     }
 
     /**

@@ -95,7 +95,7 @@ final class Transport
             $json = json_encode((object) $request->options, JSON_INVALID_UTF8_SUBSTITUTE);
             curl_setopt($curl, CURLOPT_POSTFIELDS, $json);
         }
-        $code = self::run($curl, $multi);
+        $code = self::run($curl, $multi, $request->meanwhile);
         if ($code !== CURLE_OK) {
             $isTooLong = strlen($text) > self::LONGEST;
             throw $this->noAnswer($curl, $request, $code, $isTooLong ? 'an answer without an end' : curl_error($curl));
@@ -107,12 +107,13 @@ final class Transport
     }
 
     /** Returns curl's code. PHP is back now and then, and at a signal, so that its handlers run meanwhile. */
-    private static function run(\CurlHandle $curl, \CurlMultiHandle $multi): int
+    private static function run(\CurlHandle $curl, \CurlMultiHandle $multi, ?\Closure $meanwhile): int
     {
         curl_multi_add_handle($multi, $curl);
         while (curl_multi_exec($multi, $isRunning) === CURLM_OK && $isRunning) {
             // Without anything to wait for it returns at once.
             curl_multi_select($multi, self::LOOK) > 0 || Clock::sleep(self::BREATH);
+            $meanwhile === null || $meanwhile();
         }
         $end = curl_multi_info_read($multi);
         curl_multi_remove_handle($multi, $curl);
