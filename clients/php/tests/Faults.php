@@ -15,8 +15,8 @@ final class Faults
 
     /**
      * @param list<string> $faults
-     * @param string       ...$tls the certificate that it shows, the authority of those that it demands, and the path
-     *                             of a unix socket in place of a port
+     * @param string       ...$tls the certificate that it shows, the authority of those that it demands, the path of a
+     *                             unix socket in place of a port, and the address and port to listen on
      */
     public function __construct(string $upstream, array $faults, string ...$tls)
     {

@@ -1,17 +1,18 @@
 <?php
 
 // A proxy that does to one request after another what it is told, and passes on the rest.
-// Usage: php faults.php UPSTREAM FAULT,FAULT... [CERTIFICATE] [CA] [SOCKET]; prints its port, then a line for each
-// request: fault, method, path, protocol, token, body. With a certificate and its key, in one PEM file, it speaks TLS,
-// and with the authority of clients it demands a certificate of them. With a path it listens on a unix socket.
+// Usage: php faults.php UPSTREAM FAULT,FAULT... [CERTIFICATE] [CA] [SOCKET] [ADDRESS:PORT]; prints its port, then a
+// line for each request: fault, method, path, protocol, token, body. With a certificate and its key, in one PEM file,
+// it speaks TLS, and with the authority of clients it demands a certificate of them. With a path it listens on a unix
+// socket.
 
 declare(strict_types=1);
 
-[, $upstream, $faults, $own, $ca, $socket] = $argv + ['', '', '', '', '', ''];
+[, $upstream, $faults, $own, $ca, $socket, $address] = $argv + ['', '', '', '', '', '', '127.0.0.1:0'];
 $faults = array_filter(explode(',', $faults));
 $tls = ['local_cert' => $own, 'verify_peer' => $ca !== '', 'cafile' => $ca, 'verify_peer_name' => false];
 $listener = stream_socket_server(
-    $socket !== '' ? "unix://$socket" : ($own === '' ? 'tcp' : 'tls') . '://127.0.0.1:0',
+    $socket !== '' ? "unix://$socket" : ($own === '' ? 'tcp' : 'tls') . "://$address",
     context: stream_context_create(['ssl' => $own === '' ? [] : $tls]),
 );
 echo substr((string) strrchr(stream_socket_get_name($listener, false), ':'), 1), "\n";

@@ -13,8 +13,8 @@ use Lockkeeper\Exception\ServiceUnavailable;
 /** @internal The verbs. Each may be repeated, and is while nobody knows whether it happened. */
 final class Service
 {
-    /** How long the last words of a process may take, in seconds. */
-    private const PARTING = 2.0;
+    /** How long the last words of a process may take, in seconds: the connection about half of it. */
+    private const PARTING = 4.0;
 
     /** How long a request that was given up may still be on its way, and the pause between two looks, in seconds. */
     private const ON_ITS_WAY = 1.0;

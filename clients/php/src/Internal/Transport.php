@@ -24,6 +24,9 @@ final class Transport
     /** The path of a unix socket in place of the network; empty for none. */
     private readonly string $socket;
 
+    /** The address that has won a race, and is the first one from then on. */
+    private ?string $good = null;
+
     private ?\CurlHandle $curl = null;
 
     /** What has the connection. */
@@ -74,8 +77,8 @@ final class Transport
             CURLOPT_HTTPHEADER => $this->headers($request->token),
             // Empty is none; without it curl takes that of the environment.
             CURLOPT_PROXY => $this->socket === '' ? $this->proxy : '',
-            CURLOPT_CONNECTTIMEOUT_MS => self::timeout($this->connectTimeout),
-            CURLOPT_TIMEOUT_MS => self::timeout($request->within),
+            // So a race has as long for each of the first addresses.
+            CURLOPT_CONNECTTIMEOUT_MS => self::timeout($this->connectTimeout + Race::STAGGER),
             CURLOPT_NOSIGNAL => true,
             // On a connection that was used before, curl itself repeats what was not answered: a forced release could
             // end the next lease, and a release would not know that an earlier request may have been it.
@@ -95,7 +98,7 @@ final class Transport
             $json = json_encode((object) $request->options, JSON_INVALID_UTF8_SUBSTITUTE);
             curl_setopt($curl, CURLOPT_POSTFIELDS, $json);
         }
-        $code = self::run($curl, $multi, $request->meanwhile);
+        $code = $this->exchange($curl, $multi, $request);
         if ($code !== CURLE_OK) {
             $isTooLong = strlen($text) > self::LONGEST;
             throw $this->noAnswer($curl, $request, $code, $isTooLong ? 'an answer without an end' : curl_error($curl));
@@ -106,18 +109,55 @@ final class Transport
         return $answer;
     }
 
-    /** Returns curl's code. PHP is back now and then, and at a signal, so that its handlers run meanwhile. */
-    private static function run(\CurlHandle $curl, \CurlMultiHandle $multi, ?\Closure $meanwhile): int
+    /** Returns curl's code. Nothing was sent on a connection that did not come about: then another address is tried. */
+    private function exchange(\CurlHandle $curl, \CurlMultiHandle $multi, Request $request): int
     {
+        $until = Clock::now() + $request->within;
+        do {
+            $good = $this->good;
+            curl_setopt_array($curl, [
+                CURLOPT_CONNECT_TO => $good === null ? [] : ["::$good:"],
+                CURLOPT_TIMEOUT_MS => self::timeout($until - Clock::now()),
+            ]);
+            $code = $this->run($curl, $multi, $request->meanwhile);
+            if ($good !== null && $good === $this->good && !self::isConnected($curl)) {
+                $this->good = null;
+            }
+        } while ($good !== $this->good && !self::isConnected($curl) && Clock::now() < $until);
+        return $code;
+    }
+
+    /**
+     * Returns curl's code, or that of a failed connection if another address has answered first. PHP is back now and
+     * then, and at a signal, so that its handlers run meanwhile.
+     */
+    private function run(\CurlHandle $curl, \CurlMultiHandle $multi, ?\Closure $meanwhile): int
+    {
+        $race = null;
+        $due = $this->good === null && $this->socket === '' && $this->proxy === '' ? Clock::now() + Race::STAGGER : INF;
         curl_multi_add_handle($multi, $curl);
         while (curl_multi_exec($multi, $isRunning) === CURLM_OK && $isRunning) {
             // Without anything to wait for it returns at once.
             curl_multi_select($multi, self::LOOK) > 0 || Clock::sleep(self::BREATH);
-            $meanwhile === null || $meanwhile();
+            if (self::isConnected($curl)) {
+                $meanwhile === null || $meanwhile();
+            } elseif (Clock::now() >= $due) {
+                $race ??= Race::of($this->url);
+                $this->good = $race->winner();
+                if ($this->good !== null) {
+                    break;
+                }
+            }
         }
         $end = curl_multi_info_read($multi);
         curl_multi_remove_handle($multi, $curl);
-        return $end === false ? CURLE_FAILED_INIT : $end['result'];
+        return $end === false ? CURLE_COULDNT_CONNECT : $end['result'];
+    }
+
+    /** Whether a connection has come about, so that the request may have been sent. */
+    private static function isConnected(\CurlHandle $curl): bool
+    {
+        return curl_getinfo($curl, CURLINFO_CONNECT_TIME) > 0 || curl_getinfo($curl, CURLINFO_REQUEST_SIZE) > 0;
     }
 
     /** @return array<string, mixed> what makes another one of it, by the names of LockClient */
