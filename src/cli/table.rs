@@ -20,8 +20,13 @@ const TEXTS: [&str; 2] = [KEY, "OWNER"];
 /// The columns below which such a text is not cut.
 pub(super) const LEAST_WIDTH: usize = 9;
 
-/// The columns of a list that people miss least, the first to go first.
-const SPARE: [&str; 2] = ["FENCING TOKEN", "WAITERS"];
+/// The columns of a list that people miss least, the first to go first. A key that others wait for
+/// is what people look for, so that column goes only where it says nothing.
+const SPARE: [&str; 2] = ["FENCING TOKEN", WAITERS];
+const WAITERS: &str = "WAITERS";
+
+/// The column that goes where shortened keys and owners do not make room for all.
+const LAST_SPARE: &str = "TIME LEFT";
 
 /// The state of a key, its columns separated by tabs; keys and owners contain none.
 pub(super) fn row(status: &StatusBody) -> String {
@@ -112,12 +117,16 @@ pub(super) fn listing(locks: &[StatusBody], most: usize, all: Uncut) -> Vec<Stri
             shown(status.fencing_token),
         ]
     });
-    let heads = vec![KEY, "OWNER", "HELD FOR", "TIME LEFT", "WAITERS", "FENCING TOKEN"];
+    let heads = vec![KEY, "OWNER", "HELD FOR", LAST_SPARE, WAITERS, "FENCING TOKEN"];
     let mut table = Table { heads, rows: rows.collect() };
-    for head in SPARE {
+    let waits = locks.iter().any(|status| status.waiters > 0);
+    for head in SPARE.into_iter().filter(|head| !(waits && *head == WAITERS)) {
         if !all.wide && table.columns(&table.widths()) > most {
             table = table.without(head);
         }
+    }
+    if !all.wide && table.columns(&table.least_widths()) > most {
+        table = table.without(LAST_SPARE);
     }
     table.fitted(if all.whole { usize::MAX } else { most })
 }
@@ -203,6 +212,15 @@ impl Table {
     fn widths(&self) -> Vec<usize> {
         let width_of = |at: usize| self.rows.iter().map(|row| width(&row[at])).max().unwrap_or(0);
         self.heads.iter().enumerate().map(|(at, head)| width(head).max(width_of(at))).collect()
+    }
+
+    /// The widths where keys and owners are as short as they may be.
+    fn least_widths(&self) -> Vec<usize> {
+        let least = |(head, width): (&&str, usize)| match TEXTS.contains(head) {
+            true => width.min(LEAST_WIDTH),
+            false => width,
+        };
+        self.heads.iter().zip(self.widths()).map(least).collect()
     }
 
     /// The columns that it takes with these widths.
@@ -367,16 +385,24 @@ mod tests {
         .unwrap();
         let list = |most, wide, whole| listing(&page.locks, most, Uncut { wide, whole });
         let lines = [
-            "KEY                            OWNER                         HELD FOR  TIME LEFT",
-            "a                              -                             -         2.0s",
-            "\u{2026}/2026-11/eu-central-1/report  deploy@web-1.example:4711 sh  0.4s      no end",
-            "\u{2026}/2026-12/eu-central-1/report  東京の配備サ\u{2026}第一号機の仕事   -         0.0s",
+            "KEY                       OWNER                     HELD FOR  TIME LEFT  WAITERS",
+            "a                         -                         -         2.0s       0",
+            "\u{2026}-11/eu-central-1/report  deploy@web-\u{2026}mple:4711 sh  0.4s      no end     12",
+            "\u{2026}-12/eu-central-1/report  東京の配備\u{2026}一号機の仕事   -         0.0s       0",
         ];
         assert_eq!(list(80, false, false), lines);
-        for (columns, last) in [(131, "FENCING TOKEN"), (130, "WAITERS"), (112, "TIME LEFT")] {
+        // Where nobody waits, the column says nothing, and keys and owners have its room.
+        let alone = listing(&page.locks[..1], 45, Uncut::default());
+        assert_eq!(alone[0], "KEY  OWNER  HELD FOR  TIME LEFT  WAITERS");
+        let alone = listing(&page.locks[..1], 39, Uncut::default());
+        assert_eq!(alone[0], "KEY  OWNER  HELD FOR  TIME LEFT");
+        for (columns, last) in [(131, "FENCING TOKEN"), (130, "WAITERS"), (50, "WAITERS")] {
             let list = list(columns, false, false);
             assert!(list[0].ends_with(last), "{columns}: {}", list.join("\n"));
         }
+        let narrow = list(49, false, false);
+        assert!(narrow[0].ends_with("HELD FOR  WAITERS"), "{narrow:?}");
+        assert!(narrow.iter().all(|line| width(line) <= 49), "{narrow:?}");
         // All columns, at the cost of texts, and of lines that wrap.
         let wide = list(80, true, false);
         assert!(wide[0].ends_with("WAITERS  FENCING TOKEN"), "{wide:?}");
@@ -384,7 +410,7 @@ mod tests {
         assert_ne!(wide[2].split(' ').next(), wide[3].split(' ').next());
         let whole = list(80, false, true);
         assert!(whole[2].starts_with("tenants/4711/invoices/2026-11/eu-central-1/report  deploy@"));
-        assert!(whole[0].ends_with("TIME LEFT"), "{whole:?}");
+        assert!(whole[0].ends_with("WAITERS"), "{whole:?}");
         let all = list(80, true, true);
         assert!(all[2].ends_with("1795715876551822") && all[2].starts_with(&whole[2][..78]));
     }
