@@ -36,6 +36,12 @@ fn the_table_and_the_ends_change_without_a_reload() {
 }
 
 #[test]
+fn a_key_in_two_parts_is_copied_as_it_is() {
+    let (service, _directory) = start("");
+    browse("copied", &service, &[]);
+}
+
+#[test]
 fn since_when_a_key_is_held_is_told_by_the_clock_of_the_reader() {
     let (service, _directory) = start("");
     browse("since", &service, &[]);

@@ -132,21 +132,29 @@ const cases = {
     await close(page);
   },
 
-  // Since when a key is held is told by the reader's clock, with the date where it is not today.
+  // Since when a key is held is told by the reader's clock, with the date where it is not today, and
+  // counted from the beginning of the lease, however late the page is opened.
   async since() {
     const zone = 'Asia/Kathmandu', began = Date.now();
     await take('held', 'ttl=1h');
+    await take('shared', 'ttl=1h&slots=2');
+    const next = await wait('held', 'web-2');
+    await until(async () => (await ask('GET', '/locks/held?waiters=1')).body.queue?.[0]?.waited_ms > 3000, 'three seconds');
     const minute = after => new Date(began + after * 60000).toLocaleTimeString('en-GB', { timeZone: zone, hour: '2-digit', minute: '2-digit' });
     const page = await tab({ timezoneId: zone });
     const since = row(page, 'held').locator('.since');
     await since.waitFor();
     const told = await since.textContent();
     assert.ok([0, 1, 2].map(minute).includes(told), `${told}: ${minute(0)}`);
+    assert.doesNotMatch(await row(page, 'held').locator('td').nth(2).textContent(), /^[0-2] s|≥/);
+    // A shared key has no one time: those of its leases are in the details.
+    assert.equal(await row(page, 'shared').locator('td').nth(2).textContent(), '');
     await row(page, 'held').locator('.name').click();
+    await says(page, '#facts .queue', /^(?![0-2](\.\d)? s).*web-2$/);
     await says(page, '#facts', /, since \d\d:\d\d:\d\d GMT\+5:45/);
-    await until(async () => (await ask('GET', '/locks/held')).body.held_ms > 2000, 'two seconds');
     await page.clock.setFixedTime('2026-06-30T18:15:01Z'); // A second after midnight there.
     await since.filter({ hasText: /^30 Jun, 23:\d\d$/ }).waitFor();
+    await next.body.cancel();
     await close(page);
   },
 
@@ -387,6 +395,26 @@ const cases = {
       await row(page, 'long/' + 'x'.repeat(507)).locator('.name').click();
       await says(page, '#facts', 'y'.repeat(256));
       await fits(page, 'a long key');
+      await close(page);
+    }
+  },
+
+  // A key that is shown in two parts is copied as it is.
+  async copied() {
+    const key = `${'directory/'.repeat(20)}name-00000001`;
+    await take(key);
+    await release(await take(key + 'x'));
+    for (const width of [360, 1280]) {
+      const page = await tab({ viewport: { width, height: 740 } });
+      await says(page, '#end-rows', 'released');
+      for (const [place, whole] of [['#rows .name', key], ['#end-rows .key', key + 'x']]) {
+        const part = page.locator(`${place} .cut`).first();
+        await until(() => part.evaluate(cut => cut.scrollWidth > cut.clientWidth), 'a shortened key');
+        assert.equal(await page.locator(place).first().evaluate(node => {
+          getSelection().selectAllChildren(node);
+          return String(getSelection());
+        }), whole);
+      }
       await close(page);
     }
   },

@@ -32,11 +32,13 @@ const inertKey = (key, from = 0, to = key.length) => {
   node.append(inert(key.slice(Math.max(cut, from), to)));
   return node;
 };
-// In two parts: where there is no room, the first loses its end, because keys differ at theirs.
+// In two parts: where there is no room, the first loses its end, because keys differ at theirs. Both
+// are inline, so that a key is copied as one line.
 const keyEnds = key => {
   if (key.length < 24) return make('div', 'both', inertKey(key));
-  const cut = key.length - [...key].slice(-12).join('').length;
-  return make('div', 'both', make('span', 'cut', inertKey(key, 0, cut)), make('span', 'rest', inertKey(key, cut)));
+  const end = [...key].slice(-12), cut = key.length - end.join('').length, first = make('span', 'cut', inertKey(key, 0, cut));
+  first.style.maxWidth = `calc(100% - ${end.reduce((sum, one) => sum + (ODD.test(one) ? 8 : one < '\u1100' ? 1 : 2), 0)}ch)`;
+  return make('div', 'both', first, make('span', 'rest', inertKey(key, cut)));
 };
 const span = ms => {
   const s = Math.max(0, Math.floor(ms / 1000)), two = n => String(n).padStart(2, '0');
@@ -229,23 +231,23 @@ const take = locks => {
       key: lock.key, owner, number: lock.fencing_token, waiting: lock.waiters, at, lock,
       left: lock.ttl_ms, total: Math.max(lock.ttl_ms || 0, same ? old.total : 0),
       // The service does not know since when a direct client holds a key: it is at least as long as seen here.
-      since: lock.held_ms !== undefined ? at - lock.held_ms : same ? old.since : at,
+      // A shared key has no one time: its leases have theirs.
+      since: lock.holders ? undefined : lock.held_ms !== undefined ? at - lock.held_ms : same ? old.since : at,
       least: lock.held_ms === undefined, fresh: !same && !firstList && rows.size > 0,
     });
   }
   rows = next;
 };
 const kind = lock => lock.holders ? 'shared' : lock.fencing_token === undefined ? 'direct client' : 'exclusive';
-const heldFor = row => now() - row.since;
+const heldFor = row => row.since === undefined ? undefined : now() - row.since;
 const leftOf = row => row.left === undefined ? undefined : Math.max(0, row.left - (now() - row.at));
 const timeLeft = ms => ms === undefined ? 'no end' : ms <= 0 && !listError ? 'ending' : span(ms);
 const isLate = row => row.left !== undefined && row.total > 0 && leftOf(row) < row.total / 5;
-// How long a shared key is held says nothing of its leases.
 const isStuck = row => !row.lock.holders && row.waiting > 0 && heldFor(row) >= 300000;
 
 // The table.
 const ORDER = {
-  key: row => row.key, owner: row => row.owner || '', held: heldFor, left: row => leftOf(row) ?? Infinity,
+  key: row => row.key, owner: row => row.owner || '', held: row => heldFor(row) ?? -1, left: row => leftOf(row) ?? Infinity,
   waiting: row => row.waiting, number: row => row.number || 0, kind: row => kind(row.lock),
 };
 const shown = () => {
@@ -276,7 +278,8 @@ const tableRow = row => {
   return cell;
 };
 const tick = (cell, row) => {
-  set(cell.held, (row.least ? '≥ ' : '') + span(heldFor(row)));
+  const ms = heldFor(row);
+  set(cell.held, ms === undefined ? '' : (row.least ? '≥ ' : '') + span(ms));
   const left = leftOf(row);
   set(cell.time, timeLeft(left));
   cell.fill.style.transform = `scaleX(${left === undefined ? 1 : row.total ? left / row.total : 0})`;
@@ -296,6 +299,7 @@ const fill = (cell, row) => {
     cell.tr.classList.toggle('shared', Boolean(row.lock.holders));
     set(cell.since, row.least ? '' : since(heldFor(row)));
     cell.since.title = row.least ? '' : `Since ${exactly(heldFor(row))}`;
+    cell.held.title = row.least && row.since !== undefined ? 'The service does not know since when: at least as long as this page has seen it' : '';
     set(cell.wait, String(row.waiting));
     cell.wait.className = row.waiting ? 'num wait' : 'num wait zero';
     set(cell.number, row.number === undefined ? '' : String(row.number));
