@@ -20,6 +20,10 @@ use crate::wire::{Code, More, Problem};
 /// The most characters of a key in a detail, to keep it readable in narrow logs.
 const SHOWN_KEY_CHARS: usize = 60;
 
+/// The longest fault with which code and detail of every failure are within the first 120 characters
+/// of a body, which is what some clients show of it.
+const MAX_FAULT: usize = 21;
+
 /// An answer that is not 2xx.
 #[derive(Clone, Debug)]
 pub(super) struct ApiError {
@@ -238,7 +242,8 @@ impl From<LockError> for ApiError {
             }
         };
         let more = More { outcome, ..More::default() };
-        Self::with(Code::StoreUnavailable, format!("the store failed: {detail}"), more)
+        debug_assert!(error.fault.len() <= MAX_FAULT, "{}", error.fault);
+        Self::with(Code::StoreUnavailable, format!("{}: {detail}", error.fault), more)
             .header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 }

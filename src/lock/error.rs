@@ -34,6 +34,8 @@ pub struct StoreError {
     pub verb: Verb,
     /// The effect that the call may have had.
     pub effect: Effect,
+    /// The fault as a client is told it: the store, and what it did. It names no server and no file.
+    pub fault: &'static str,
     /// The cause.
     #[source]
     pub reason: Box<dyn Error + Send + Sync>,
@@ -44,7 +46,7 @@ impl StoreError {
     /// safe.
     pub(crate) fn late(verb: Verb) -> Self {
         let reason = "the lease had expired before the store answered".into();
-        Self { verb, effect: Effect::Unknown, reason }
+        Self { verb, effect: Effect::Unknown, fault: "the store is too slow", reason }
     }
 
     /// The error of a call that claims a key.

@@ -433,8 +433,9 @@ mod tests {
 
     /// The last question of a request fails.
     fn last_answer(line: &mut KeyLine, number: u64) -> Fate {
-        let (verb, effect, reason) = (Verb::TryAcquire, Effect::None, "on purpose".into());
-        let mut failed = Err(StoreError { verb, effect, reason });
+        let (verb, effect) = (Verb::TryAcquire, Effect::None);
+        let (fault, reason) = ("the store failed", "on purpose".into());
+        let mut failed = Err(StoreError { verb, effect, fault, reason });
         let question = Question { claim: claim(), ask: Ask::Once(None), number };
         line.answered(&question, &mut failed)
     }

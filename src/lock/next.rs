@@ -88,7 +88,7 @@ mod tests {
     fn of(name: &str, answer: Option<Answer>) -> Answered {
         let failed = || {
             let (verb, effect) = (Verb::WaitTurn, Effect::Unknown);
-            StoreError { verb, effect, reason: "on purpose".into() }
+            StoreError { verb, effect, fault: "the store failed", reason: "on purpose".into() }
         };
         let (claim, ask) = (claim("key", name, 1_000), Ask::InLine(Some(1)));
         let question = Question { claim, ask, number: 1 };

@@ -75,7 +75,8 @@ impl Ticket {
     /// The outcome of a request if the store's answer is unknown.
     fn unknown(&self) -> Delivery {
         let reason = "the store did not answer in time".into();
-        let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
+        let (verb, effect) = (Verb::WaitTurn, Effect::Unknown);
+        let error = StoreError { verb, effect, fault: "the store is too slow", reason };
         self.waiters.undos.deliver((&self.claim, None), [Instant::now(); 2], Err(error))
     }
 }

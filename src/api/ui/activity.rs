@@ -275,6 +275,7 @@ mod tests {
         let error = || StoreError {
             verb: Verb::Refresh,
             effect: Effect::None,
+            fault: "the disk is full",
             reason: "the disk is full".into(),
         };
         activity.failed(&LockError::Draining);

@@ -12,6 +12,9 @@ use crate::lock::time::{Timestamp, Ttl};
 use crate::store::embedded::committer::Shared;
 use crate::store::embedded::queue::{ENDED, Job, JobError, Order};
 
+/// The fault of a disk that takes too long.
+const SLOW: &str = "the disk is too slow";
+
 impl Shared {
     /// Runs `op` on the table and answers once it is on disk. In turn it has a deadline, at which it
     /// is withdrawn if it has not begun.
@@ -25,21 +28,23 @@ impl Shared {
         let failed = |failure: JobError| StoreError {
             verb,
             effect: failure.effect,
+            fault: failure.fault,
             reason: failure.reason.to_string().into(),
         };
         let (reply, mut answer) = oneshot::channel();
         let job = Box::new(Operation { op: Some(op), answer: None, reply });
-        let full = || JobError::new(Effect::None, "too many calls wait for the disk");
+        let full = || JobError::new(Effect::None, SLOW, "too many calls wait for the disk");
         let id = self.queue.push(order, job).ok_or_else(|| failed(full()))?;
         let deadline = Instant::now() + timeout;
         let answered = tokio::select! {
             biased;
             answered = &mut answer => {
-                answered.map_err(|_| JobError::new(Effect::Unknown, ENDED)).flatten()
+                answered.map_err(|_| JobError::new(Effect::Unknown, "the disk failed", ENDED)).flatten()
             }
             () = sleep_until(deadline), if order == Order::InTurn => {
                 let effect = if self.queue.withdraw(id) { Effect::None } else { Effect::Unknown };
-                Err(JobError::new(effect, format!("the disk did not answer within {timeout:?}")))
+                let reason = format!("the disk did not answer within {timeout:?}");
+                Err(JobError::new(effect, SLOW, reason))
             }
         };
         answered.map_err(failed)
@@ -67,7 +72,8 @@ impl<T: Send, F: FnOnce(&mut Table, Timestamp) -> T + Send> Job for Operation<T,
 
     fn reply(self: Box<Self>, outcome: Result<(), JobError>) {
         let Self { answer, reply, .. } = *self;
-        let never_ran = || JobError::new(Effect::None, "the operation did not run");
+        let reason = "the operation did not run";
+        let never_ran = || JobError::new(Effect::None, "the disk failed", reason);
         // The caller may have given up meanwhile.
         let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(never_ran)));
     }

@@ -64,10 +64,10 @@ enum Health {
     /// The table is what is on disk, and calls are served.
     Serving,
     /// The disk was full or the file gone at this moment; everything has to be read again.
-    Waiting(Instant, Arc<str>),
+    Waiting(Instant, JobError),
     /// A write failed in another way. Its effect is unknown, and a retry may report a false
     /// success, so nothing more is written.
-    Failed(Arc<str>),
+    Failed(JobError),
 }
 
 impl Committer {
@@ -220,6 +220,7 @@ impl Committer {
 
     /// Stops serving until the file can be read again.
     fn wait(&mut self, error: &LogError, effect: Effect) -> JobError {
+        let known = JobError::new(effect, error.fault(), error.to_string());
         if error.is_full() {
             tracing::error!(%error, "the disk is full; granting nothing until it has room");
         } else {
@@ -227,9 +228,8 @@ impl Committer {
         }
         self.metrics.embedded_up(false);
         self.shared.view.state().table = None;
-        let reason: Arc<str> = error.to_string().into();
-        self.health = Health::Waiting(Instant::now(), reason.clone());
-        JobError { effect, reason }
+        self.health = Health::Waiting(Instant::now(), known.clone());
+        known
     }
 
     /// Stops writing for good, and makes the process end.
@@ -238,18 +238,20 @@ impl Committer {
             "the embedded store has failed; restart the service to read what is on disk: {error}"
         ));
         self.metrics.embedded_up(false);
-        let reason: Arc<str> = error.to_string().into();
         self.shared.view.state().table = None;
-        self.health = Health::Failed(reason.clone());
-        JobError { effect: Effect::Unknown, reason }
+        let known = JobError::new(Effect::Unknown, error.fault(), error.to_string());
+        self.health = Health::Failed(known.clone());
+        known
     }
 
     /// Reads the file again after it could not be used, if it is time.
     fn recover(&mut self) -> Result<(), JobError> {
-        let (since, reason) = match &self.health {
+        // The calls of this batch were not tried.
+        let untried = |known: &JobError| JobError { effect: Effect::None, ..known.clone() };
+        let (since, known) = match &self.health {
             Health::Serving => return Ok(()),
-            Health::Failed(reason) => return Err(JobError::new(Effect::None, reason.clone())),
-            Health::Waiting(since, reason) => (*since, reason.clone()),
+            Health::Failed(known) => return Err(untried(known)),
+            Health::Waiting(since, known) => (*since, untried(known)),
         };
         if since.elapsed() >= PAUSE {
             match self.read_again() {
@@ -259,15 +261,12 @@ impl Committer {
                     return Ok(());
                 }
                 Err(error) if error.may_pass() => {
-                    self.health = Health::Waiting(Instant::now(), reason.clone());
+                    self.health = Health::Waiting(Instant::now(), known.clone());
                 }
-                // The calls of this batch were not tried.
-                Err(error) => {
-                    return Err(JobError { effect: Effect::None, ..self.give_up(&error) });
-                }
+                Err(error) => return Err(untried(&self.give_up(&error))),
             }
         }
-        Err(JobError::new(Effect::None, reason))
+        Err(known)
     }
 
     fn read_again(&mut self) -> Result<(), LogError> {

@@ -65,6 +65,15 @@ impl LogError {
         self.is_full() || is_busy || matches!(self, Self::Misplaced(_))
     }
 
+    /// The fault for clients.
+    pub(super) fn fault(&self) -> &'static str {
+        match self {
+            _ if self.is_full() => "the disk is full",
+            Self::Misplaced(_) => "the file was moved",
+            _ => "the disk failed",
+        }
+    }
+
     /// Returns true if only room is lacking. A sync that fails for it is another error: the data may
     /// not be on disk, and a second sync may report a false success.
     pub(super) fn is_full(&self) -> bool {

@@ -127,6 +127,7 @@ impl EmbeddedStore {
         let unknown = || StoreError {
             verb,
             effect: Effect::None,
+            fault: "the disk failed",
             reason: "what is on disk cannot be read at the moment".into(),
         };
         let Seen { on_disk, current } = seen.ok_or_else(unknown)?;
@@ -156,7 +157,8 @@ impl Drop for EmbeddedStore {
 pub struct OpenError(#[from] LogError);
 
 fn used_up(verb: Verb) -> StoreError {
-    StoreError { verb, effect: Effect::None, reason: "the fencing tokens are used up".into() }
+    let reason = "the fencing tokens are used up";
+    StoreError { verb, effect: Effect::None, fault: "the store failed", reason: reason.into() }
 }
 
 /// The proposed fencing token; 0 if the wall clock is implausible.

@@ -29,12 +29,13 @@ pub(super) trait Job: Send {
 #[derive(Clone, Debug)]
 pub(super) struct JobError {
     pub(super) effect: Effect,
+    pub(super) fault: &'static str,
     pub(super) reason: Arc<str>,
 }
 
 impl JobError {
-    pub(super) fn new(effect: Effect, reason: impl Into<Arc<str>>) -> Self {
-        Self { effect, reason: reason.into() }
+    pub(super) fn new(effect: Effect, fault: &'static str, reason: impl Into<Arc<str>>) -> Self {
+        Self { effect, fault, reason: reason.into() }
     }
 }
 
@@ -111,7 +112,7 @@ impl Queue {
         let left = std::mem::take(&mut waiting.jobs);
         drop(waiting);
         for job in left.into_values() {
-            job.reply(Err(JobError::new(Effect::None, ENDED)));
+            job.reply(Err(JobError::new(Effect::None, "the disk failed", ENDED)));
         }
     }
 

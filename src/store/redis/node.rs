@@ -382,5 +382,5 @@ pub(in crate::store) fn failure(
     effect: Effect,
     reason: impl Into<String>,
 ) -> StoreError {
-    StoreError { verb, effect, reason: reason.into().into() }
+    StoreError { verb, effect, fault: "Redis failed", reason: reason.into().into() }
 }

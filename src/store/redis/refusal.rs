@@ -31,6 +31,9 @@ const INSIDE_A_SCRIPT: &[&str] = &["OOM", "READONLY"];
 /// Codes with which a usable node refuses a heartbeat.
 const ALIVE: &[&str] = &["BUSY", "NOPERM"];
 
+/// The fault of a Redis that is unreachable, or too slow.
+const SILENT: &str = "Redis gave no answer";
+
 /// The failure of a call to one Redis.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::store) enum NodeError {
@@ -52,7 +55,22 @@ impl NodeError {
             Self::Failed { error, .. } => effect(error),
             Self::Unreachable { effect, .. } | Self::Unusable(effect, _) => *effect,
         };
-        StoreError { verb, effect, reason: self.into() }
+        StoreError { verb, effect, fault: self.fault(), reason: self.into() }
+    }
+
+    /// The fault for clients.
+    fn fault(&self) -> &'static str {
+        match self {
+            Self::Failed { error, .. } if !is_answer(error) => SILENT,
+            Self::Failed { error, .. } if takes_no_writes(error) => "Redis takes no writes",
+            Self::Failed { error, .. } => match wrapped_code(error).or_else(|| error.code()) {
+                Some("OOM") => "Redis has no memory",
+                Some("MISCONF" | "NOREPLICAS") => "Redis takes no writes",
+                _ => "Redis refused it",
+            },
+            Self::Unreachable { .. } => SILENT,
+            Self::Unusable(..) => "Redis failed",
+        }
     }
 
     /// Returns true if the call was sent, and has no answer.

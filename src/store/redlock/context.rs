@@ -9,7 +9,6 @@ use crate::lock::prefixes::Prefixes;
 use crate::lock::time::Ttl;
 use crate::metrics::Metrics;
 use crate::store::redis::deadline::Deadline;
-use crate::store::redis::node::failure;
 use crate::store::redlock::cleanup::Cleanup;
 use crate::store::redlock::nodes::Nodes;
 use crate::store::redlock::numbers::Numbers;
@@ -66,4 +65,10 @@ impl Context {
     pub(super) fn hear(&self, poll: &Poll) {
         self.numbers.hear(self.time.wall_micros(), poll.highest());
     }
+}
+
+/// A call without an answer of enough nodes.
+pub(super) fn failure(verb: Verb, effect: Effect, reason: impl Into<String>) -> StoreError {
+    let fault = "no majority of nodes";
+    StoreError { verb, effect, fault, reason: reason.into().into() }
 }

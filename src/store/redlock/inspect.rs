@@ -10,9 +10,8 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::store::{Answer, Page};
 use crate::lock::token::LeaseToken;
-use crate::store::redis::node::failure;
 use crate::store::redlock::by_chance;
-use crate::store::redlock::context::Context;
+use crate::store::redlock::context::{Context, failure};
 use crate::store::redlock::poll::{Holding, Poll};
 use crate::store::redlock::release::holder;
 

@@ -91,7 +91,8 @@ impl Toy {
             let mut ways = self.ways.subscribe();
             ways.wait_for(|ways| ways.get(&verb) != Some(&way)).await.unwrap();
         };
-        let failed = |effect| StoreError { verb, effect, reason: "on purpose".into() };
+        let fault = "the store failed";
+        let failed = |effect| StoreError { verb, effect, fault, reason: "on purpose".into() };
         match way {
             Way::Before => {
                 come();

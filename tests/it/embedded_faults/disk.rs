@@ -224,6 +224,7 @@ async fn refused(http: &Http, round: usize, held: &mut Vec<String>) -> String {
         let answer = acquire(http, &name).await;
         if answer.status != 201 {
             assert_refused(&answer);
+            assert!(answer.text("detail").starts_with("the disk is full: "), "{answer:?}");
             return name;
         }
         held.push(name);

@@ -51,12 +51,13 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
     let http = service.http();
     assert_eq!(http.post("/locks/a", &format!(r#"{{"token":"{TOKEN}"}}"#)).await.status, 201);
     let holder = http.token(TOKEN);
-    for (from, to) in [
+    let moved = [
         (directory.join("locks.sqlite"), above.path().join("elsewhere.sqlite")),
         (directory.join("locks.sqlite-wal"), above.path().join("elsewhere.sqlite-wal")),
         (directory.join("locks.sqlite-note"), above.path().join("elsewhere.sqlite-note")),
         (directory.clone(), above.path().join("elsewhere")),
-    ] {
+    ];
+    for (from, to) in moved {
         fs::rename(&from, &to).unwrap();
         // A directory that is moved takes its lock with it.
         let is_locked = from != directory;
@@ -71,6 +72,8 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
         .await;
         assert_eq!(holder.put("/locks/a/refresh", "").await.status, 503);
         assert_eq!(http.get("/locks/a").await.status, 503);
+        let told = http.post("/locks/b?ttl=1s", "").await;
+        assert_eq!(told.text("detail"), "the file was moved: nothing was acquired", "{told:?}");
         assert_eq!(http.figure("lockkeeper_embedded_up").await, 0.0);
         is_locked.then(|| assert_refused(&store, refused));
         assert!(

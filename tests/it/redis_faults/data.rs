@@ -79,6 +79,7 @@ async fn a_redis_without_memory_refuses_new_leases_and_keeps_serving_the_old() {
         assert_eq!(refused.text("outcome"), "unknown", "{refused:?}");
         let refused = http.post("/locks/new", "").await;
         assert_eq!(refused.text("outcome"), "not_acquired", "{refused:?}");
+        assert_eq!(refused.text("detail"), "Redis has no memory: nothing was acquired");
         let again = acquire(&http, "old/1", "token-of-the-first-one", LONG).await;
         assert!(again.status == 200 || again.text("outcome") == "unknown", "{again:?}");
     }

@@ -52,6 +52,7 @@ async fn nothing_is_granted(nodes: usize, way: Way) {
         assert_eq!(answer.told(), unavailable(), "{answer:?}");
         // An earlier call with the client's token may have got a lease.
         assert_eq!(answer.text("outcome"), "unknown", "{answer:?}");
+        assert!(answer.text("detail").starts_with("no majority of nodes: "), "{answer:?}");
         // With a token of the service's own.
         let answer = http.post(&format!("/locks/{key}?wait=100ms"), "").await;
         assert_eq!(answer.told(), unavailable(), "{answer:?}");
