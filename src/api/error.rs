@@ -1,6 +1,7 @@
 //! Errors as problems with a status and headers. The edge renders the body, which names the
 //! request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -9,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::Waited;
 use crate::auth::Caller;
-use crate::lock::error::{Effect, LockError, Verb, chain};
+use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key::InvalidKey;
 use crate::lock::lease::{LockStatus, Sharers};
 use crate::lock::slots::Slots;
@@ -30,6 +31,8 @@ pub(super) struct ApiError {
     pub(super) problem: Box<Problem>,
     /// The name of the API key that was refused.
     pub(super) caller: Option<String>,
+    /// The store call that failed, for the log.
+    pub(super) failure: Option<Arc<StoreError>>,
     header: Option<(HeaderName, HeaderValue)>,
 }
 
@@ -153,7 +156,8 @@ impl ApiError {
     }
 
     fn with(code: Code, detail: impl Into<String>, more: More) -> Self {
-        Self { problem: Box::new(Problem::new(code, detail, more)), caller: None, header: None }
+        let problem = Box::new(Problem::new(code, detail, more));
+        Self { problem, caller: None, failure: None, header: None }
     }
 
     fn header(self, name: HeaderName, value: HeaderValue) -> Self {
@@ -200,7 +204,7 @@ impl From<InvalidKey> for ApiError {
 }
 
 impl From<LockError> for ApiError {
-    /// Also logs the failure with its whole chain; nothing else does.
+    /// The edge logs the failure of a store, with the request that it belongs to.
     fn from(error: LockError) -> Self {
         let error = match error {
             LockError::Draining => {
@@ -226,8 +230,6 @@ impl From<LockError> for ApiError {
             }
             LockError::Store(error) => error,
         };
-        let cause = chain(&error);
-        tracing::warn!(op = %error.verb, effect = ?error.effect, cause, "store call failed");
         let (outcome, detail) = match (error.verb, error.effect) {
             (Verb::TryAcquire | Verb::WaitTurn, Effect::None) => {
                 (Some("not_acquired"), "nothing was acquired")
@@ -243,7 +245,8 @@ impl From<LockError> for ApiError {
         };
         let more = More { outcome, ..More::default() };
         debug_assert!(error.fault.len() <= MAX_FAULT, "{}", error.fault);
-        Self::with(Code::StoreUnavailable, format!("{}: {detail}", error.fault), more)
+        let failed = Self::with(Code::StoreUnavailable, format!("{}: {detail}", error.fault), more);
+        Self { failure: Some(Arc::new(error)), ..failed }
             .header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 }

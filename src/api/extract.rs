@@ -121,6 +121,11 @@ pub(super) async fn refuse_method(uri: Uri) -> ApiError {
     })
 }
 
+/// The key of a path, if it has one that is valid.
+pub(super) fn key_of(path: &str) -> Option<LockKey> {
+    KeyPath::of(path).key().ok()
+}
+
 /// The part of a path that is a key, percent-decoded once.
 struct KeyPath {
     bytes: Result<Vec<u8>, &'static str>,

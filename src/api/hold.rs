@@ -16,6 +16,7 @@ use crate::api::App;
 use crate::api::edge::{SERVER_SENT, streamed};
 use crate::api::error::ApiError;
 use crate::api::extract::{KeyCall, accepted};
+use crate::api::failures;
 use crate::api::locks::{counted, names_no_lease, permit};
 use crate::api::options::{Known, Options};
 use crate::api::quotas::Kind;
@@ -171,7 +172,10 @@ impl Stream {
             HoldEvent::Cancelled => record.end("cancelled"),
             HoldEvent::Superseded => record.end("superseded"),
             HoldEvent::Mine(_) => record.end("held"),
-            HoldEvent::Failed(_) => record.end("error"),
+            HoldEvent::Failed(error) => {
+                record.end("error");
+                failures::note(error, Some(&self.call.key), &self.call.id);
+            }
         }
     }
 }

@@ -5,9 +5,11 @@ mod docs;
 mod edge;
 mod error;
 mod extract;
+mod failures;
 mod fields;
 mod health;
 mod hold;
+mod lines;
 mod lists;
 mod locks;
 mod options;
@@ -36,7 +38,7 @@ use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanic;
 
 use crate::api::error::ApiError;
-use crate::api::extract::{RequestId, refuse_method};
+use crate::api::extract::{RequestId, key_of, refuse_method};
 use crate::api::refusals::Refusals;
 use crate::auth::{AllowedHosts, DefaultOwner, Keyring, TrustedProxies};
 use crate::lock::locks::Locks;
@@ -139,6 +141,9 @@ impl Api {
         };
         if let Some(error) = answer.extensions().get::<ApiError>() {
             self.refusals.note(error, &method, &path, &id);
+            if let Some(failure) = &error.failure {
+                failures::note(failure, key_of(&path).as_ref(), &id);
+            }
         }
         let answer = edge::complete(answer, &id);
         let took = id.began.elapsed().as_secs_f64();

@@ -54,6 +54,8 @@ pub(super) struct Committer {
     settings: EmbeddedSettings,
     metrics: Arc<Metrics>,
     health: Health,
+    /// The fault that the log has told, until a commit succeeds.
+    told: Option<Arc<str>>,
     swept: Timestamp,
     looked: Instant,
     /// True if more leases may be over than the last batch has ended.
@@ -94,6 +96,7 @@ impl Committer {
             settings,
             metrics,
             health: Health::Serving,
+            told: None,
             swept: clock_on_disk,
             looked: Instant::now(),
             more_are_over: false,
@@ -189,6 +192,10 @@ impl Committer {
         let mut state = self.shared.view.state();
         state.under_way.clear();
         state.clock = now;
+        drop(state);
+        if self.told.take().is_some() {
+            tracing::info!("the store answers again");
+        }
         Ok(())
     }
 
@@ -221,10 +228,13 @@ impl Committer {
     /// Stops serving until the file can be read again.
     fn wait(&mut self, error: &LogError, effect: Effect) -> JobError {
         let known = JobError::new(effect, error.fault(), error.to_string());
-        if error.is_full() {
-            tracing::error!(%error, "the disk is full; granting nothing until it has room");
-        } else {
-            tracing::error!(%error, "nothing is granted until the file can be used again");
+        if self.told.as_ref() != Some(&known.reason) {
+            if error.is_full() {
+                tracing::error!(%error, "the disk is full; granting nothing until it has room");
+            } else {
+                tracing::error!(%error, "nothing is granted until the file can be used again");
+            }
+            self.told = Some(known.reason.clone());
         }
         self.metrics.embedded_up(false);
         self.shared.view.state().table = None;

@@ -43,6 +43,7 @@ async fn a_full_disk_refuses_new_leases_keeps_the_old_ones_and_recovers_by_itsel
         eventually(PATIENCE, async || (acquire(&http, &name).await.status == 201).then_some(()))
             .await;
         held.push(name);
+        service.logs("the store answers again").await;
         grant(&http, &mut held, 5).await;
         assert_held(&http, &held).await;
         let given_up = held.remove(0);

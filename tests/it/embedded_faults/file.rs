@@ -57,7 +57,7 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
         (directory.join("locks.sqlite-note"), above.path().join("elsewhere.sqlite-note")),
         (directory.clone(), above.path().join("elsewhere")),
     ];
-    for (from, to) in moved {
+    for (round, (from, to)) in moved.into_iter().enumerate() {
         fs::rename(&from, &to).unwrap();
         // A directory that is moved takes its lock with it.
         let is_locked = from != directory;
@@ -86,6 +86,11 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
         fs::rename(&to, &from).unwrap();
         eventually(PATIENCE, async || {
             (holder.put("/locks/a/refresh", "").await.status == 200).then_some(())
+        })
+        .await;
+        eventually(PATIENCE, async || {
+            let again = service.log().matches("the store answers again").count();
+            (again == round + 1).then_some(())
         })
         .await;
         assert_eq!(holder.get("/locks/a").await.field("mine"), true);

@@ -1,6 +1,10 @@
 //! Redis is killed, comes back, is not there yet, or drops its clients.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::Value;
 
 use crate::redis_faults::contest::Contest;
 use crate::redis_faults::lists::API_KEYS;
@@ -8,7 +12,7 @@ use crate::redis_faults::{
     LONG, PATIENCE, acquire, look, lost, refresh, release, service, unavailable,
 };
 use crate::support::wire::Wire;
-use crate::support::{Http, Redis, Service, eventually};
+use crate::support::{Http, Process, Redis, Service, eventually};
 
 const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
 
@@ -85,6 +89,52 @@ async fn all_is_unavailable(http: &Http, key: &str, token: &str) {
     }
     assert_eq!(http.get("/healthz").await.status, 200);
     assert_eq!(http.get("/readyz").await.status, 200, "it must not drop when the store blips");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_call_is_logged_with_its_key_and_its_request_a_few_times_a_second() {
+    let mut redis = Redis::start();
+    let service = Process::start(&redis.url(), &[]);
+    let http = service.http();
+    assert_eq!(acquire(&http, "held", "token-of-the-lease", LONG).await.status, 201);
+    redis.kill();
+    let lines = |service: &Process| -> Vec<Value> {
+        let log = service.log();
+        let failed = log.lines().filter(|line| line.contains("store call failed"));
+        failed.map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let requests = AtomicU64::new(0);
+    let line = eventually(PATIENCE, async || {
+        let id = format!("request-{}", requests.fetch_add(1, Ordering::Relaxed));
+        let named = http.with("X-Request-Id", &id);
+        let answer = named.post("/locks/shop%2F7?ttl=1s", "").await;
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
+        lines(&service).into_iter().find(|line| line["request_id"] == "request-0")
+    })
+    .await;
+    assert_eq!(line["lock.key"], "shop/7", "{line}");
+    assert_eq!(line["client.address"], "127.0.0.1", "{line}");
+    let left_out = |lines: &[Value]| -> u64 {
+        lines.iter().filter_map(|line| line["left_out"].as_u64()).sum()
+    };
+    // However slow the machine is, at some time there are more of them in a second.
+    eventually(PATIENCE, async || {
+        join_all((0..100).map(|_| http.get("/locks/shop%2F7"))).await;
+        requests.fetch_add(100, Ordering::Relaxed);
+        (left_out(&lines(&service)) > 0).then_some(())
+    })
+    .await;
+    // The rest is told by a later one.
+    eventually(PATIENCE, async || {
+        let lines = lines(&service);
+        if lines.len() as u64 + left_out(&lines) == requests.load(Ordering::Relaxed) {
+            return Some(());
+        }
+        assert_eq!(http.get("/locks/shop%2F7").await.told(), unavailable());
+        requests.fetch_add(1, Ordering::Relaxed);
+        None
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
