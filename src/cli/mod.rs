@@ -208,10 +208,25 @@ fn command() -> clap::Command {
     manual::with_examples(command)
 }
 
+/// The same with a usage for each command that does not change with the arguments: that of an error
+/// would name `--url` where a variable has it, and not the other options.
+fn with_usages(command: clap::Command) -> clap::Command {
+    let mut whole = command.clone();
+    whole.build();
+    command.mut_subcommands(|command| {
+        let built = whole.find_subcommand_mut(command.get_name());
+        let usage = built.expect("one of the same commands").render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage:").trim_start().to_owned();
+        command.override_usage(usage)
+    })
+}
+
 /// Parses the arguments, or reports what is wrong with them and returns the exit code.
 fn parsed() -> Result<Cli, ExitCode> {
-    let command = command().mut_subcommand("exec", exec::compatibility::added_to);
-    let matches = command.try_get_matches().map_err(|error| misused(&error))?;
+    let command = || command().mut_subcommand("exec", exec::compatibility::added_to);
+    let matches = command().try_get_matches();
+    let matches = matches.or_else(|_| with_usages(command()).try_get_matches());
+    let matches = matches.map_err(|error| misused(&error))?;
     if let Some(told) = matches.subcommand_matches("exec").and_then(exec::compatibility::refused) {
         voice::last_words(&told);
         return Err(exit::INTERNAL.into());
