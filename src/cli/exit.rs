@@ -42,6 +42,9 @@ pub(super) const NOT_EXECUTABLE: u8 = 126;
 
 pub(super) const NOT_FOUND: u8 = 127;
 
+/// Standard output has lost its reader, as before `head`: the end of other programs by SIGPIPE.
+pub(super) const UNREAD: u8 = 141;
+
 /// The end by a signal of this number, as in shells.
 pub(super) fn signalled(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(INTERNAL)
@@ -56,6 +59,7 @@ pub(super) fn failed(why: String) -> Failure {
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) code: u8,
+    /// Empty if nobody needs to be told.
     pub(super) why: String,
 }
 
@@ -69,7 +73,9 @@ impl Failure {
             }
             return busy;
         }
-        voice.complain(|| self.why);
+        if !self.why.is_empty() {
+            voice.complain(|| self.why);
+        }
         self.code
     }
 }
@@ -77,7 +83,10 @@ impl Failure {
 impl Failure {
     /// The same failure, with its key.
     pub(super) fn about(self, key: &LockKey) -> Self {
-        Self { why: about(key, self.why), ..self }
+        match self.why.is_empty() {
+            true => self,
+            false => Self { why: about(key, self.why), ..self },
+        }
     }
 }
 

@@ -44,7 +44,7 @@ const EXAMPLES: [(&str, &[&str]); 14] = [
 ];
 
 /// The exit codes, as docs/reference.md has them.
-const EXIT_STATUS: [(&str, &str); 12] = [
+const EXIT_STATUS: [(&str, &str); 13] = [
     ("0", "it worked; exec: COMMAND's own exit code"),
     ("1", "a command of the service itself failed, or serve cannot start"),
     ("2", "wrong usage of those"),
@@ -56,6 +56,7 @@ const EXIT_STATUS: [(&str, &str); 12] = [
     ("80", "an outer exec has the key, and would be waited for"),
     ("124", "exec: COMMAND ran longer than --max-run"),
     ("125", "wrong usage, a refused request, or an internal error"),
+    ("141", "get, list: standard output has no reader any more"),
     ("126, 127", "exec: COMMAND cannot be executed, or was not found"),
 ];
 

@@ -74,9 +74,13 @@ impl Voice {
 
 /// Writes to standard output, whose reader may be gone.
 pub(super) fn print(text: &str) -> Result<(), String> {
+    written(text).map_err(|error| format!("cannot write to standard output: {error}"))
+}
+
+/// The same, for a caller to which a reader that is gone is no fault.
+pub(super) fn written(text: &str) -> io::Result<()> {
     let mut out = stdout();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| format!("cannot write to standard output: {error}"))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
 /// Returns whether standard output was closed at the start. The runtime has put the null device in

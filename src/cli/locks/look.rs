@@ -1,15 +1,15 @@
 //! `get` and `list`: tables for people on a terminal, lines for programs elsewhere.
 
-use std::io::{IsTerminal, stdout};
+use std::io::{ErrorKind, IsTerminal, stdout};
 
 use clap::Args;
 use clap::value_parser;
 
 use crate::cli::exit::Failure;
-use crate::cli::locks::{Named, Shown, insist, print};
-use crate::cli::table;
+use crate::cli::locks::{Named, Shown, insist};
 use crate::cli::table::{card, json_line, listing, row, rows};
 use crate::cli::terminal::columns;
+use crate::cli::{exit, table, voice};
 use crate::client::Client;
 use crate::wire::{ListBody, StatusBody};
 
@@ -48,6 +48,14 @@ pub(in crate::cli) struct List {
 
 fn no_prefix(text: &str) -> Result<String, String> {
     Err(format!("to list the keys that begin so, use `--prefix {text}`"))
+}
+
+/// Prints a line for a reader that may have seen enough.
+fn print(line: &str) -> Result<(), Failure> {
+    voice::written(&format!("{line}\n")).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure { code: exit::UNREAD, why: String::new() },
+        _ => format!("cannot write to standard output: {error}").into(),
+    })
 }
 
 impl Get {

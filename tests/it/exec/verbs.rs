@@ -219,6 +219,19 @@ fn a_verb_that_fails_has_the_exit_codes_of_exec() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_look_whose_reader_is_gone_ends_without_a_word() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    for arguments in [&["list"][..], &["list", "--json"], &["get", "key"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ran = typed(&stage, BINARY).args(arguments).stdout(writer).output().unwrap();
+        let ran = Ran::of(ran);
+        assert_eq!((ran.code, &*ran.err), (Some(141), ""), "{arguments:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_signal_while_acquire_waits_gives_the_place_up() {
     let stage = Stage::new();
     stage.hold("key").await;
