@@ -273,7 +273,14 @@ impl ForceRelease {
             }
             _ => before.ok(),
         };
-        let forced = forced?;
+        let forced = forced.map_err(|error| match &error {
+            ClientError::Refused(refusal) if refusal.is(Code::NoSuchRoute) => {
+                let url = shown.remote.url();
+                let to_do = "name the address of its `admin_listen` with --url";
+                format!("{url} forces no releases: {to_do}").into()
+            }
+            _ => Failure::from(error),
+        })?;
         if shown.json {
             return print(&json_line(&forced)?).map(|()| 0);
         }

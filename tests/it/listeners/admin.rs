@@ -62,6 +62,11 @@ async fn the_routes_of_operators_are_on_their_listener_only() {
     assert_eq!(http.post("/locks/a", "").await.status, 201);
     let forced: Answer = http.send("UNLOCK", "/terraform/a", "").await;
     assert_eq!(forced.told(), (403, "forbidden".to_owned()));
+    let url = http.url();
+    let forced = lockkeeper(&["force-release", "--url", &url, "a"]).output().unwrap();
+    let told =
+        format!("{url} forces no releases: name the address of its `admin_listen` with --url");
+    assert!(printed(&forced).contains(&told), "{}", printed(&forced));
     assert_eq!(divided.status("DELETE", "/admin/locks/a"), 200);
     assert_eq!(http.post("/locks/a", "").await.status, 201);
     let listen = http.address.to_string();
