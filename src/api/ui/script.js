@@ -848,7 +848,8 @@ heads.forEach(th => {
 const arrows = () => heads.forEach(th => {
   const own = th.dataset.sort === sort.by, button = th.querySelector('button');
   if (own) th.setAttribute('aria-sort', sort.up ? 'ascending' : 'descending'); else th.removeAttribute('aria-sort');
-  set(button, button.textContent.replace(/ [↑↓]$/, '') + (own ? (sort.up ? ' ↑' : ' ↓') : ''));
+  // Not broken before the arrow, where the column is narrow.
+  set(button, button.textContent.replace(/\u00a0[↑↓]$/, '') + (own ? (sort.up ? '\u00a0↑' : '\u00a0↓') : ''));
 });
 let filterTimer;
 $('filter').oninput = () => { clearTimeout(filterTimer); filterTimer = setTimeout(() => useFilter($('filter').value.trimStart()), 150); };
