@@ -8,6 +8,14 @@ use crate::lock::key::LockKey;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{Code, urn};
 
+/// The words with which servers that speak TLS answer HTTP: this service, nginx, Go and Apache.
+const TLS_ONLY: [&str; 4] = [
+    "this address speaks TLS",
+    "HTTP request was sent to HTTPS port",
+    "HTTP request to an HTTPS server",
+    "plain HTTP to an SSL-enabled server",
+];
+
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
     pub(crate) fencing_token: FencingToken,
@@ -160,7 +168,10 @@ impl Refusal {
         if read.urn == urn(&read.code) {
             return Self { status, ..read };
         }
-        let detail = format!("the answer is {status} and not from lockkeeper");
+        let detail = match TLS_ONLY.iter().any(|words| body.contains(words)) {
+            true => "TLS is spoken there: is it https://?".to_owned(),
+            false => format!("the answer is {status} and not from lockkeeper"),
+        };
         Self { status, detail, ..Self::default() }
     }
 }

@@ -123,6 +123,9 @@ fn http_without_tls_is_told_to_use_it() {
     assert!(answer.ends_with("this address speaks TLS: call https://\r\n"), "{answer}");
     let length = answer.split_once("\r\n\r\n").unwrap().1.len();
     assert!(answer.contains(&format!("content-length: {length}\r\n")), "{answer}");
+    let url = format!("http://{}", secured.service.address());
+    let told = printed(&lockkeeper(&["list", "--url", &url]).output().unwrap());
+    assert_eq!(told, "lockkeeper: TLS is spoken there: is it https://?\n");
     let mut strange = TcpStream::connect(secured.service.address()).unwrap();
     strange.set_read_timeout(Some(PATIENCE)).unwrap();
     strange.write_all(b"\0\0\0\0").unwrap();
