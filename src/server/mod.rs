@@ -296,11 +296,14 @@ impl Foundation {
             && config.api_keys.is_empty()
             && (!config.allow_anonymous || config.allowed_hosts.is_empty())
         {
+            let set = match config.allow_anonymous {
+                true => "",
+                false => "`allow_anonymous = true` and ",
+            };
             return Err(StartError::Setting(format!(
                 "{address} can be reached from other machines, and there are no [[api_keys]]: \
-                 add some, listen on 127.0.0.1, or set `allow_anonymous = true` and, against web \
-                 pages, `allowed_hosts` to the host names that clients use (\"localhost\" if only \
-                 IP addresses)"
+                 add some, listen on 127.0.0.1, or set {set}`allowed_hosts`, against web pages, to \
+                 the host names that clients use (\"localhost\" if only IP addresses)"
             )));
         }
         let operators = if config.admin_listen.is_some() { OPERATORS } else { 0 };

@@ -201,7 +201,8 @@ fn without_keys_only_this_machine_is_served_unless_it_is_said_in_so_many_words()
         assert_refused(&arguments, &[], "`allow_anonymous = true`");
         let anonymous = ("LOCKKEEPER_ALLOW_ANONYMOUS", "true");
         let allowed = ("LOCKKEEPER_ALLOWED_HOSTS", "localhost");
-        assert_refused(&arguments, &[anonymous], "`allowed_hosts` to the host names");
+        let lacks = "or set `allowed_hosts`, against web pages, to the host names";
+        assert_refused(&arguments, &[anonymous], lacks);
         assert_refused(&arguments, &[allowed], "`allow_anonymous = true`");
     }
     let digest = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";
