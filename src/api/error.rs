@@ -191,8 +191,8 @@ fn state(status: &LockStatus) -> String {
                 Slots::SHARED => String::new(),
                 slots => format!(" of at most {}", slots.limit()),
             };
-            let (left, by) = (left.unwrap_or_default(), owner(", by "));
-            format!("held by {holders} {many}{of}; there may be room in {left:.1} s{by}")
+            let (left, after) = (left.unwrap_or_default(), owner(", after "));
+            format!("held by {holders} {many}{of}; there may be room in {left:.1} s{after}")
         }
     }
 }

@@ -34,6 +34,7 @@ async fn a_semaphore_tells_slots_and_slot_in_every_form_of_a_request() {
     assert!(refused.field("mine").is_null());
     let detail = refused.text("detail");
     assert!(detail.starts_with("'pool' is held by 4 leases of at most 4"), "{detail}");
+    assert!(detail.ends_with(" s, after web"), "{detail}");
 }
 
 #[tokio::test]
