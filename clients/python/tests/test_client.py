@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
 import lockkeeper  # noqa: E402
 from fake import Fake, problem  # noqa: E402
-from lockkeeper import _absence, _claim  # noqa: E402
+from lockkeeper import _absence, _claim, _connect  # noqa: E402
 from lockkeeper import (LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable,  # noqa: E402
                         WaitCancelled)
 from lockkeeper._service import Answer, Service, seconds  # noqa: E402
@@ -193,6 +193,78 @@ class Settings(WithService):
         for key in ["...", ".a", "a./b", "a b%2F?#", "ä/日本"]:
             with self.client.lock(key):
                 self.assertFalse(self.is_free(key))
+
+
+class Connections(WithService):
+    def setUp(self):
+        super().setUp()
+        self.silent = socket.socket()  # Its queue of connections is full: it answers no packet.
+        self.silent.bind(("127.0.0.1", 0))
+        self.silent.listen(0)
+        self.full = socket.create_connection(self.silent.getsockname())
+        self.addCleanup(self.silent.close)
+        self.addCleanup(self.full.close)
+        self.tried = []
+
+    def name(self, *ports):
+        """A client of a name with these addresses, all of this host."""
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+        tried = self.tried
+
+        class Watched(socket.socket):
+            def connect(self, address):
+                tried.append(address[1])
+                return super().connect(address)
+
+        for name, value in [("socket.getaddrinfo", lambda *_, **__: found), ("socket.socket", Watched)]:
+            patch = mock.patch(name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+        return LockClient("http://service.invalid:80")
+
+    def test_an_address_that_is_silent_costs_no_request_and_no_release(self):
+        silent, good = self.silent.getsockname()[1], self.fake.server.server_address[1]
+        client = self.name(silent, good)
+        with client.lock("k"):
+            self.assertFalse(self.is_free())
+        self.assertTrue(self.is_free())
+        # The good one is remembered: nothing else was tried after the first request.
+        self.assertEqual(self.tried, [silent, good, good])
+        self.assertEqual(self.fake.count("POST"), 1)
+
+    def test_an_address_that_refuses_is_passed_over_at_once_and_a_good_one_may_change(self):
+        with socket.socket() as refusing:
+            refusing.bind(("127.0.0.1", 0))
+            refused, good = refusing.getsockname()[1], self.fake.server.server_address[1]
+            client = self.name(refused, good)
+            client.get("k")
+            client.get("k")
+            self.assertEqual(self.tried, [refused, good, good])
+            self.fake.close()
+            with self.assertRaises(OSError):
+                client._service._addresses.connect(lambda: False)
+            self.assertEqual(self.tried[3:], [good, refused])
+
+    def test_a_release_has_the_time_that_its_connection_needs(self):
+        begun, connect = [], _connect.Addresses.connect
+
+        def late(addresses, is_over):
+            begun.append(1)
+            time.sleep(0 if len(begun) == 1 else _claim.HEAR_OUT + 0.5)
+            return connect(addresses, is_over)
+
+        with mock.patch.object(_connect.Addresses, "connect", late):
+            with self.client.lock("k", ttl=60):
+                pass
+        self.assertEqual([self.fake.count("DELETE"), len(begun)], [1, 2])
+        self.assertTrue(self.is_free())
+
+    def test_families_take_turns(self):
+        found = [(family, socket.SOCK_STREAM, 6, "", (host, 1)) for family, host in [
+            (socket.AF_INET6, "::1"), (socket.AF_INET6, "::2"), (socket.AF_INET, "1"), (socket.AF_INET, "2")]]
+        with mock.patch("socket.getaddrinfo", lambda *_, **__: found):
+            ordered = _connect.Addresses("x", 1)._in_order()
+        self.assertEqual([one[4][0] for one in ordered], ["::1", "1", "::2", "2"])
 
 
 class Leases(WithService):

@@ -17,6 +17,7 @@ from concurrent import futures
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from ._absence import ANSWER, Absence
+from ._connect import CONNECT
 from ._errors import LeaseLost, LockBusy, RequestRefused, ServiceUnavailable, WaitCancelled
 from ._service import Answer, Call, Service, now, pause, wait_on
 
@@ -146,8 +147,8 @@ class Claim:
     def _sleep_until(self, moment: float, is_enough: Callable[[], bool] = lambda: False) -> None:
         wait_on(self._changed, moment, lambda: self._is_over() or is_enough())
 
-    def _call(self, method: str, path: str, timeout: float, body: Any = None) -> Call:
-        return Call(self._service, method, self._path + path, self.token, body, timeout, self._changed)
+    def _call(self, method: str, path: str, timeout: float, body: Any = None, limit: Optional[float] = None) -> Call:
+        return Call(self._service, method, self._path + path, self.token, body, timeout, self._changed, limit)
 
     def _acquire(self) -> None:
         """Acquires, or raises, and notes the call that may have acquired all the same."""
@@ -204,7 +205,7 @@ class Claim:
         """Leaves nothing behind a claim that was given up. The release ends a wait at once, but may overtake
         the request. So that is heard out for a moment, and what it is granted is released as well."""
         if call.answer is None:
-            self._call("DELETE", "", HEAR_OUT)
+            self._call("DELETE", "", HEAR_OUT, limit=now() + CONNECT + HEAR_OUT)
             answer = call.wait(now() + HEAR_OUT)
             call.abort()
             if answer and answer.is_no():
@@ -285,9 +286,11 @@ class Claim:
         path = "?fencing_token=%d" % self.fencing_token if self.fencing_token else ""
         over, attempt, may_be_done = min(now() + limit, self._end), 0, False
         while True:
-            answer = self._call("DELETE", path, HEAR_OUT).wait() or Answer()
+            # A lease that has ended is asked for once: a late request may have begun another one.
+            last = max(over, now()) + HEAR_OUT
+            answer = self._call("DELETE", path, HEAR_OUT, limit=last).wait() or Answer()
             if answer.other:  # A late request of this claim has begun another lease, and nobody knows of it.
-                self._call("DELETE", "?fencing_token=%d" % answer.other, HEAR_OUT).wait()
+                self._call("DELETE", "?fencing_token=%d" % answer.other, HEAR_OUT, limit=last).wait()
             self.was_released = answer.status == 204 or answer.code == "lock_lost" and may_be_done
             if self.was_released:
                 return

@@ -15,13 +15,13 @@ import urllib.parse
 from datetime import timedelta
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
+from ._connect import CONNECT, Addresses, Connection, UnixConnection
 from ._errors import RequestRefused, ServiceUnavailable
 
 Duration = Union[int, float, str, timedelta]
 Path = Union[str, "os.PathLike[str]"]
 
 MOST_BYTES = 8 << 20  # of an answer: more than the largest page of a list
-CONNECT = 5.0  # seconds for a connection
 TICK = 0.5  # seconds between looks at the clock: timers stand still while the machine is suspended
 CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
 # The reasons of OpenSSL for a first answer that is no TLS, and its codes for an unknown authority.
@@ -117,26 +117,18 @@ class Answer:
             raise RequestRefused(text, self.status, self.body)
 
 
-class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, file: str) -> None:
-        super().__init__("localhost")
-        self._file = file
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(CONNECT)
-        self.sock.connect(self._file)
-
-
 class Call:
     """A request in a thread of its own: no name server and no slow answer keeps the caller longer than it
-    wants. Each has its own connection, so no restart, fork or abandoned request can spoil another one."""
+    wants. Each has its own connection, so no restart, fork or abandoned request can spoil another one.
+
+    `timeout` is counted from the sending; with `limit` only once there is a connection, and up to that moment."""
 
     def __init__(self, service: "Service", method: str, path: str, token: Optional[str], body: Any,
-                 timeout: float, changed: threading.Condition) -> None:
+                 timeout: float, changed: threading.Condition, limit: Optional[float] = None) -> None:
         self._service, self._request, self._changed = service, (method, path, token, body), changed
         self._connection: Optional[http.client.HTTPConnection] = None
-        self._timeout, self._is_aborted, self._was_sent = timeout, False, False
+        self._timeout, self._limit, self._is_aborted, self._was_sent = timeout, limit, False, False
+        self._connected: Optional[float] = None
         self.answer: Optional[Answer] = None
         self.sent = now()
         try:
@@ -146,13 +138,24 @@ class Call:
 
     def wait(self, until: float = 1e12, is_over: Callable[[], bool] = lambda: False) -> Optional[Answer]:
         """Returns the answer; None at `until`, or when `is_over`."""
-        deadline = self.sent + self._timeout
-        with self._changed:
-            wait_on(self._changed, min(until, deadline), lambda: self.answer is not None or is_over())
-            if self.answer is None and not is_over() and now() >= deadline:
-                self.abort()
-                self.answer = self._failed("timeout after %.1f s" % self._timeout)
-            return self.answer
+        while True:
+            deadline = self._deadline()
+            with self._changed:
+                wait_on(self._changed, min(until, deadline), lambda: self.answer is not None or is_over())
+                if self.answer is None and not is_over() and now() >= deadline:
+                    if now() < self._deadline():
+                        continue
+                    self.abort()
+                    self.answer = self._failed("timeout after %.1f s" % (now() - self.sent))
+                if self.answer or is_over() or now() >= until:
+                    return self.answer
+
+    def _deadline(self) -> float:
+        if self._limit is None:
+            return self.sent + self._timeout
+        # Until there is a connection, it may take as long as one may.
+        begin = self.sent + CONNECT if self._connected is None else self._connected
+        return min(begin + self._timeout, self._limit)
 
     def abort(self) -> None:
         self._is_aborted = True
@@ -184,10 +187,11 @@ class Call:
         headers = self._service.headers()
         if token:
             headers["Lock-Token"] = token  # Never in a URL: logs keep those.
-        self._connection = connection = self._service.connection()
+        self._connection = connection = self._service.connection(lambda: self._is_aborted)
         try:
             connection.connect()
-            connection.sock.settimeout(self._timeout)
+            self._connected = now()
+            connection.sock.settimeout(max(0.1, self._deadline() - now()))
             if self._is_aborted:
                 raise OSError("given up")
             self._was_sent = True
@@ -243,6 +247,7 @@ class Service:
         self._host, self.base = parts.hostname or "", parts.path.rstrip("/")
         # Without a port http.client takes the end of an IPv6 address for one.
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._addresses = Addresses(self._host, self._port)
         self._tls: Optional[ssl.SSLContext] = None
         trusted = ca or env.get("LOCKKEEPER_CA") or None
         # What a copy in another process is made with; a key of the environment is read there.
@@ -285,12 +290,10 @@ class Service:
             raise TypeError("no pickle has an API key: give it by LOCKKEEPER_API_KEY, or as the pathlib.Path of a file")
         return self._arguments
 
-    def connection(self) -> http.client.HTTPConnection:
+    def connection(self, is_over: Callable[[], bool] = lambda: False) -> http.client.HTTPConnection:
         if self._file:
             return UnixConnection(self._file)
-        if self._tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT, context=self._tls)
-        return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT)
+        return Connection(self._host, self._port, self._addresses, self._tls, is_over)
 
     def headers(self) -> Dict[str, str]:
         headers = {"Connection": "close", "Accept": "application/json", "Content-Type": "application/json"}
