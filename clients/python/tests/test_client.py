@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
 import lockkeeper  # noqa: E402
 from fake import Fake, problem  # noqa: E402
-from lockkeeper import _absence, _claim, _connect  # noqa: E402
+from lockkeeper import _absence, _claim, _connect, _wait  # noqa: E402
 from lockkeeper import (LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable,  # noqa: E402
                         WaitCancelled)
 from lockkeeper._service import Answer, Service, seconds  # noqa: E402
@@ -392,6 +392,56 @@ class Leases(WithService):
         [thread.join() for thread in threads]
         self.assertEqual(most[0], 1)
         self.assertTrue(self.is_free())
+
+    def test_a_wait_is_told_when_it_has_begun_and_again_later(self):
+        line = [{"key": "k", "held": True, "waiters": 0}, {
+            "key": "k", "held": True, "owner": "other", "waiters": 2,
+            "queue": [{"owner": "first"}, {"owner": "me"}]}]
+        self.fake.replace["GET"] = lambda key, headers, body: (200, line.pop(0) if len(line) > 1 else line[0])
+        told, lease = [], self.client.try_lock("k")
+
+        def on_wait(wait):
+            told.append(wait)
+            raise ValueError("by the test: costs a line in the log")
+
+        with mock.patch.multiple(_wait, FIRST=0.05, RETRY=0.1, NEXT=0.2), self.assertLogs("lockkeeper", "ERROR"):
+            def work():
+                with self.client.lock("k", wait=60, owner="me", on_wait=on_wait):
+                    pass
+
+            async def task():
+                async with self.client.lock("k", wait=60, owner="me", on_wait=on_wait):
+                    pass
+
+            for run in [work, lambda: asyncio.run(task())]:
+                told.clear()
+                thread = threading.Thread(target=run)
+                thread.start()
+                until(lambda: len(told) > 1)
+                lease.release()
+                thread.join()
+                self.assertEqual([(one.key, one.owner, one.ahead, one.raw["waiters"]) for one in told[:2]],
+                                 2 * [("k", "other", 1, 2)])
+                self.assertTrue(0.05 <= told[0].waited <= told[1].waited - 0.2)
+                lease = self.client.try_lock("k")
+        looks = [body for method, _, _, body in self.fake.seen if method == "GET"]
+        self.assertEqual(looks[0]["waiters"], "100")
+        # A claim that does not wait, or is served at once, looks at nothing.
+        lease.release()
+        before = self.fake.count("GET")
+        with mock.patch.multiple(_wait, FIRST=0.05):
+            with self.client.lock("k", on_wait=on_wait), self.client.lock("other", wait=9, on_wait=on_wait):
+                time.sleep(0.2)
+        self.assertEqual(self.fake.count("GET"), before)
+
+    def test_of_two_claims_with_one_owner_none_has_a_place(self):
+        self.fake.replace["GET"] = lambda *_: (200, {
+            "key": "k", "held": True, "waiters": 2, "queue": [{"owner": "me"}, {"owner": "me"}, {}]})
+        told, lease = [], self.client.try_lock("k")
+        with mock.patch.multiple(_wait, FIRST=0.05):
+            lock = self.client.lock("k", wait=60, owner="me", on_wait=lambda wait: (told.append(wait), lease.release()))
+            with lock:
+                self.assertEqual((told[0].owner, told[0].ahead), (None, None))
 
     def test_list_follows_the_cursor(self):
         pages = {None: {"locks": [{"key": "a", "held": True, "ttl_ms": 1500}], "cursor": "x"},

@@ -7,9 +7,10 @@
 from ._client import Lease, Lock, LockClient, LockState
 from ._errors import (LeaseLost, LockBusy, LockkeeperError, RequestRefused, ServiceUnavailable,
                       WaitCancelled)
+from ._wait import Wait
 
 __version__ = "0.1.0"
 __all__ = [
     "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState", "LockkeeperError",
-    "RequestRefused", "ServiceUnavailable", "WaitCancelled",
+    "RequestRefused", "ServiceUnavailable", "Wait", "WaitCancelled",
 ]

@@ -20,6 +20,7 @@ from ._absence import ANSWER, Absence
 from ._connect import CONNECT
 from ._errors import LeaseLost, LockBusy, RequestRefused, ServiceUnavailable, WaitCancelled
 from ._service import Answer, Call, Service, now, pause, wait_on
+from ._wait import Wait, report
 
 log = logging.getLogger("lockkeeper")
 
@@ -44,10 +45,12 @@ class Claim:
     """One claim of this process: nothing yet, then a lease, then nothing any more."""
 
     def __init__(self, service: Service, key: str, ttl: float, wait: float, options: Dict[str, Any],
-                 on_lost: Optional[Callable[[], object]]) -> None:
+                 on_lost: Optional[Callable[[], object]] = None,
+                 on_wait: Optional[Callable[[Wait], object]] = None) -> None:
         self.key, self._service, self._path, self._wait = key, service, path_of(key), wait
         self._ttl_ms = round(ttl * 1000)
         self._options = {name: value for name, value in options.items() if value is not None}
+        self._on_wait = on_wait if wait else None
         # A new token for each claim: nothing orders two requests of one token.
         self.token, self.fencing_token = secrets.token_hex(16), 0
         self.slot: Optional[int] = None
@@ -150,11 +153,22 @@ class Claim:
     def _call(self, method: str, path: str, timeout: float, body: Any = None, limit: Optional[float] = None) -> Call:
         return Call(self._service, method, self._path + path, self.token, body, timeout, self._changed, limit)
 
+    def _report(self, over: float) -> None:
+        """Tells of the wait in a thread of its own: a callback that blocks keeps no claim from its answer."""
+        if self._on_wait:
+            try:
+                _thread.start_new_thread(report, (
+                    self._service, self._path, self._options["owner"], over,
+                    lambda: self._is_over() or self.decided.done(), self._changed, self._on_wait))
+            except RuntimeError as error:
+                log.warning("lock %r: its wait is not told: %s", self.key, error)
+
     def _acquire(self) -> None:
         """Acquires, or raises, and notes the call that may have acquired all the same."""
         call, is_unsure, attempt, superseded, over = None, False, 0, 0, now() + self._wait
         named: Dict[str, Any] = {}
         absence = Absence()
+        self._report(over)
         try:
             while not self._is_over():
                 ask = max(0.0, min(over - now(), LONGEST_WAIT, absence.end(float("inf")) - ANSWER - now()))

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
 from ._claim import LONGEST, MOMENT, Claim, path_of
 from ._errors import LeaseLost, LockBusy
 from ._service import Duration, Path, Service, seconds
+from ._wait import Wait
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -215,12 +216,13 @@ class LockClient:
 
     def lock(self, key: str, ttl: Duration = 30, wait: Optional[Duration] = 0, slots: Optional[int] = None,
              shared: bool = False, owner: Optional[str] = None,
-             on_lost: Optional[Callable[[], object]] = None) -> Lock:
+             on_lost: Optional[Callable[[], object]] = None,
+             on_wait: Optional[Callable[[Wait], object]] = None) -> Lock:
         """A lock for `with`, for `async with`, or as a decorator; `wait=None` waits for ever.
 
         Raises LockBusy, ServiceUnavailable, RequestRefused or WaitCancelled before the block, and LeaseLost
-        at its end, or before it if no lease is left by then. `on_lost` is called before the lease ends, in
-        another thread.
+        at its end, or before it if no lease is left by then. `on_lost` is called before the lease ends, and
+        `on_wait` when a wait in line has begun and once a minute, each in another thread.
         """
         length, patience = seconds(ttl), float("inf") if wait is None else seconds(wait)
         path_of(key)
@@ -228,7 +230,7 @@ class LockClient:
         def make() -> Claim:
             name = owner or self._owner or "%s:%d" % (socket.gethostname(), os.getpid())
             options = {"slots": slots, "shared": shared or None, "owner": name}
-            return Claim(self._service, key, length, patience, options, on_lost)
+            return Claim(self._service, key, length, patience, options, on_lost, on_wait)
 
         return Lock(make)
 
