@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Fake:
-    def __init__(self):
+    def __init__(self, tls=None):
         self.held = {}  # key: (token, fencing token)
         self.seen, self.number, self.lock = [], 100, threading.Lock()
         self.replace = {}  # method: a function of (key, headers, body) that may return (status, body)
@@ -47,8 +47,10 @@ class Fake:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        if tls:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        self.url = "http://127.0.0.1:%d" % self.server.server_address[1]
+        self.url = ("https" if tls else "http") + "://127.0.0.1:%d" % self.server.server_address[1]
 
     def close(self):
         self.server.shutdown()

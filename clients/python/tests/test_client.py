@@ -5,6 +5,7 @@ import gc
 import os
 import pathlib
 import pickle
+import shutil
 import signal
 import socket
 import ssl
@@ -167,6 +168,32 @@ class Settings(WithService):
         os.environ.update(http_proxy="http://nowhere.invalid:1", HTTP_PROXY="http://nowhere.invalid:1")
         self.assertFalse(self.client.get("k").held)
 
+    def test_a_token_prefix(self):
+        os.environ["LOCKKEEPER_TOKEN_PREFIX"] = "9999999999-"
+        for client, prefix in [(LockClient(self.fake.url), "9999999999-"), (LockClient(self.fake.url, token_prefix="x"), "x")]:
+            with client.lock("k") as lease:
+                self.assertRegex(lease.token, "^%s[0-9a-f]{32}$" % prefix)
+                self.assertEqual(self.fake.seen[-1][2]["Lock-Token"], lease.token)
+        with self.assertRaisesRegex(ValueError, "`token_prefix`"):
+            LockClient(self.fake.url, token_prefix="a\r\nb")
+
+    def test_a_time_limit_for_each_answer(self):
+        silence = threading.Event()
+        self.addCleanup(silence.set)
+        client = LockClient(self.fake.url, timeout="300ms")
+        for method, ask in [("GET", lambda: client.get("k")), ("POST", lambda: client.lock("k").__enter__())]:
+            self.fake.replace = {method: lambda *_: silence.wait(60) and None}
+            began = time.monotonic()
+            with self.assertRaisesRegex(ServiceUnavailable, "timeout after 0.3 s"):
+                ask()
+            self.assertLess(time.monotonic() - began, 4)  # usually 5 s and more
+        self.fake.replace = {}
+        # A wait is not cut by it.
+        lease = self.client.try_lock("k")
+        threading.Timer(1, lease.release).start()
+        with client.lock("k", wait=60) as waited:
+            self.assertEqual(sum(one[2].get("Lock-Token") == waited.token for one in self.fake.seen), 1)
+
     def test_unix_socket(self):
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "socket")
@@ -265,6 +292,109 @@ class Connections(WithService):
         with mock.patch("socket.getaddrinfo", lambda *_, **__: found):
             ordered = _connect.Addresses("x", 1)._in_order()
         self.assertEqual([one[4][0] for one in ordered], ["::1", "1", "::2", "2"])
+
+
+class Proxies(WithService):
+    def test_a_proxy_of_an_argument_or_of_the_environment(self):
+        proxy = self.fake.url.replace("//", "//jane:s3cret@")
+        for variables, argument in [({}, proxy), ({"HTTP_PROXY": proxy}, None), ({"all_proxy": proxy}, None),
+                                    ({"http_proxy": "http://127.0.0.1:1"}, proxy)]:
+            with mock.patch.dict(os.environ, variables):
+                client = LockClient("http://service.invalid:9/base", proxy=argument)
+                self.fake.seen.clear()
+                client._service.ask("GET", "/locks/k", lambda body: body["key"] == "locks/k")
+            headers = self.fake.seen[0][2]
+            self.assertEqual(headers["Host"], "service.invalid:9")
+            self.assertEqual(headers["Proxy-Authorization"], "Basic amFuZTpzM2NyZXQ=")
+        with self.assertRaisesRegex(TypeError, "nor the password of a proxy"):
+            pickle.dumps(LockClient("http://service.invalid", proxy=proxy))
+        self.assertNotIn("s3cret", repr(vars(client._service)) + repr(vars(client._service._proxy)))
+
+    def test_hosts_without_a_proxy(self):
+        os.environ.update(HTTP_PROXY="http://proxy:1", HTTPS_PROXY="http://secure:2", NO_PROXY="intern.test,10.0.0.1")
+        for url, proxy in [("http://a.test", "http://proxy:1"), ("https://a.test", "http://secure:2"),
+                           ("http://a.intern.test", None), ("http://10.0.0.1", None), ("http://localhost", None),
+                           ("http://127.0.0.9:1", None), ("http://[::1]", None), ("unix:/x", None)]:
+            self.assertEqual(getattr(LockClient(url)._service._proxy, "url", None), proxy, url)
+        self.assertIsNone(LockClient("http://a.test", proxy="")._service._proxy)
+        for url in ["https://proxy", "socks5://proxy:1", "http://", "http://proxy:x"]:
+            with self.assertRaisesRegex(ValueError, "is not the URL of a proxy"):
+                LockClient("http://a.test", proxy=url)
+
+    def test_the_answers_of_a_proxy(self):
+        for answer, error, told in [(407, RequestRefused, "answers 407 By the test"), (502, ServiceUnavailable, "answers 502")]:
+            listener = socket.create_server(("127.0.0.1", 0))
+            self.addCleanup(listener.close)
+
+            def serve():
+                with contextlib.suppress(OSError):
+                    while True:
+                        with listener.accept()[0] as connection:
+                            self.asked = connection.recv(4096)
+                            connection.sendall(b"HTTP/1.1 %d By the test\r\nContent-Length: 0\r\n\r\n" % answer)
+
+            threading.Thread(target=serve, daemon=True).start()
+            client = LockClient("https://service.invalid", proxy="127.0.0.1:%d" % listener.getsockname()[1], timeout=0.5)
+            with self.assertRaisesRegex(error, "the proxy 127.0.0.1.* makes no connection to service.invalid:443: it " + told):
+                client.lock("k").__enter__()
+            self.assertTrue(self.asked.startswith(b"CONNECT service.invalid:443 HTTP/1.1\r\n"))
+
+
+@unittest.skipUnless(shutil.which("openssl"), "no openssl here")
+class Certificates(WithService):
+    def setUp(self):
+        super().setUp()
+        directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, directory)
+        self.cert, self.key = os.path.join(directory, "cert.pem"), os.path.join(directory, "key.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-addext",
+                        "subjectAltName=DNS:service.invalid,IP:127.0.0.1", "-keyout", self.key, "-out", self.cert],
+                       check=True, capture_output=True)
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.cert)
+        tls.load_cert_chain(self.cert, self.key)
+        tls.verify_mode = ssl.CERT_REQUIRED
+        self.secure = Fake(tls)
+        self.addCleanup(self.secure.close)
+
+    def test_a_client_certificate_through_a_proxy_and_without_one(self):
+        os.environ.update(LOCKKEEPER_CERT=self.cert, LOCKKEEPER_CERT_KEY=self.key)
+        listener, seen = socket.create_server(("127.0.0.1", 0)), []
+        self.addCleanup(listener.close)
+
+        def pump(source, target):
+            with contextlib.suppress(OSError):
+                while True:
+                    target.sendall(source.recv(65536))
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    client = listener.accept()[0]
+                    seen.append(client.recv(4096).split(b"\r\n")[0])
+                    service = socket.create_connection(self.secure.server.server_address)
+                    client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    for pair in [(client, service), (service, client)]:
+                        threading.Thread(target=pump, args=pair, daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        proxied = LockClient("https://service.invalid:8443", ca=self.cert,
+                             proxy="http://127.0.0.1:%d" % listener.getsockname()[1])
+        for client in [LockClient(self.secure.url, ca=self.cert), proxied, pickle.loads(pickle.dumps(proxied))]:
+            with client.lock("k"):
+                self.assertIn("k", self.secure.held)
+            self.assertEqual(self.secure.held, {})
+        self.assertEqual(set(seen), {b"CONNECT service.invalid:8443 HTTP/1.1"})
+
+    def test_a_missing_client_certificate_is_told_at_once(self):
+        with self.assertRaisesRegex(RequestRefused, "client certificate: set `cert`"):
+            LockClient(self.secure.url, ca=self.cert).lock("k", wait=60).__enter__()
+
+    def test_files_that_are_no_certificate_and_key(self):
+        for cert, key, told in [(self.cert, None, "are set together"), (None, self.key, "are set together"),
+                                (self.key, self.cert, "are no certificate and its key"),
+                                (self.cert, "/nowhere/key", "cannot read .*/nowhere/key")]:
+            with self.assertRaisesRegex(ValueError, told):
+                LockClient(self.secure.url, ca=self.cert, cert=cert, cert_key=key)
 
 
 class Leases(WithService):

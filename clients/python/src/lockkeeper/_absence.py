@@ -13,7 +13,9 @@ FIRST, NEXT = 5.0, 60.0  # without an answer until the first warning, and from o
 
 
 class Absence:
-    def __init__(self) -> None:
+    def __init__(self, timeout: Optional[float] = None) -> None:
+        """`timeout` is the caller's limit of an answer, and of the absence without a wait, instead of the usual ones."""
+        self._answer, self._without_wait = timeout or ANSWER, timeout or WITHOUT_WAIT
         self._since: Optional[float] = None
         self._told = float("-inf")
         self._stood = False  # in line
@@ -28,7 +30,7 @@ class Absence:
         self._stood |= answer.was_sent and answer.status in (0, 504) and was_cut and now() >= sent + AT_ONCE
         if self._since is None:
             # Until it was cut, the service was there. A suspension of this process is no absence of the service.
-            self._since = now() if was_cut else max(sent, now() - ask - ANSWER)
+            self._since = now() if was_cut else max(sent, now() - ask - self._answer)
         return True
 
     def end(self, over: float) -> float:
@@ -36,7 +38,7 @@ class Absence:
         if self._since is None:
             return over
         longest = float("inf") if self._stood else self._since + BEFORE_LINE
-        return min(max(over, self._since + WITHOUT_WAIT), longest)
+        return min(max(over, self._since + self._without_wait), longest)
 
     def is_due(self) -> bool:
         """Whether to warn now; then not again for a while."""

@@ -52,7 +52,7 @@ class Claim:
         self._options = {name: value for name, value in options.items() if value is not None}
         self._on_wait = on_wait if wait else None
         # A new token for each claim: nothing orders two requests of one token.
-        self.token, self.fencing_token = secrets.token_hex(16), 0
+        self.token, self.fencing_token = service.token_prefix + secrets.token_hex(16), 0
         self.slot: Optional[int] = None
         self._margin = max(0.2, ttl / 10)  # The work is told so long before the lease ends.
         self._end = self._next = 0.0  # the end of the lease, and the moment of the next refresh
@@ -167,13 +167,13 @@ class Claim:
         """Acquires, or raises, and notes the call that may have acquired all the same."""
         call, is_unsure, attempt, superseded, over = None, False, 0, 0, now() + self._wait
         named: Dict[str, Any] = {}
-        absence = Absence()
+        absence, answer_time = Absence(self._service.timeout), self._service.timeout or ANSWER
         self._report(over)
         try:
             while not self._is_over():
-                ask = max(0.0, min(over - now(), LONGEST_WAIT, absence.end(float("inf")) - ANSWER - now()))
+                ask = max(0.0, min(over - now(), LONGEST_WAIT, absence.end(float("inf")) - answer_time - now()))
                 body = dict(self._options, ttl_ms=self._ttl_ms, wait_ms=int(ask * 1000), **named)
-                call = self._call("POST", "", ask + ANSWER, body)
+                call = self._call("POST", "", ask + answer_time, body)
                 answer = call.wait(is_over=self._is_over)
                 if answer is None or answer.was_sent:
                     # A no of the service is definite, unless an earlier request named a lease. Anything else is

@@ -200,16 +200,21 @@ class Lock(contextlib.ContextDecorator):
 class LockClient:
     """A client of one service, for any number of threads and forked children.
 
-    `url`, `api_key` (a `pathlib.Path`: the file that has it) and `ca` are those of LOCKKEEPER_URL,
-    LOCKKEEPER_API_KEY_FILE or LOCKKEEPER_API_KEY, and LOCKKEEPER_CA if they are left out.
+    `url`, `api_key` (a `pathlib.Path`: the file that has it), `ca`, `cert` with `cert_key`, and `token_prefix`
+    are those of LOCKKEEPER_URL, LOCKKEEPER_API_KEY_FILE or LOCKKEEPER_API_KEY, LOCKKEEPER_CA, LOCKKEEPER_CERT with
+    LOCKKEEPER_CERT_KEY, and LOCKKEEPER_TOKEN_PREFIX if they are left out. `proxy` is by default that of HTTPS_PROXY
+    or HTTP_PROXY; "" is none. `timeout` is the time for an answer, besides its wait, and for retries without a wait.
     """
 
     def __init__(self, url: Optional[str] = None, api_key: Optional[Path] = None, ca: Optional[Path] = None,
-                 owner: Optional[str] = None) -> None:
-        self._service, self._owner = Service(url, api_key, ca), owner
+                 owner: Optional[str] = None, cert: Optional[Path] = None, cert_key: Optional[Path] = None,
+                 proxy: Optional[str] = None, token_prefix: Optional[str] = None,
+                 timeout: Optional[Duration] = None) -> None:
+        self._service = Service(url, api_key, ca, cert, cert_key, proxy, token_prefix, timeout)
+        self._owner = owner
 
     def __reduce__(self) -> Any:
-        return LockClient, (*self._service.arguments(), self._owner)
+        return LockClient, self._service.arguments(self._owner)
 
     def __deepcopy__(self, _: Any) -> "LockClient":
         return self  # It never changes.

@@ -1,5 +1,6 @@
 """The connections of a service: the addresses of its name are tried side by side (RFC 8305)."""
 
+import base64
 import http.client
 import itertools
 import os
@@ -7,6 +8,7 @@ import selectors
 import socket
 import ssl
 import time
+import urllib.parse
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 # All in seconds.
@@ -80,20 +82,77 @@ class Addresses:
             raise
 
 
+class ProxyRefusal(OSError):
+    """A proxy that makes no connection to the service, and will make none when it is asked again."""
+
+
+class Proxy:
+    """A proxy of `HTTPS_PROXY` and its kin, or of an argument."""
+
+    def __init__(self, url: str) -> None:
+        shown = "...@" + url.rsplit("@", 1)[1] if "@" in url else url
+        wrong = "`%s` is not the URL of a proxy: write it like http://proxy:3128" % shown
+        try:
+            parts = urllib.parse.urlsplit(url if "://" in url else "http://" + url)
+            port = parts.port or 80
+        except ValueError:
+            raise ValueError(wrong) from None
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError(wrong)
+        self.url, self.addresses = shown, Addresses(parts.hostname, port)
+        self.has_secret = parts.username is not None
+        user = ":".join(urllib.parse.unquote(part or "") for part in (parts.username, parts.password))
+        credentials = base64.b64encode(user.encode()).decode()
+
+        def headers() -> Dict[str, str]:
+            return {"Proxy-Authorization": "Basic " + credentials} if self.has_secret else {}
+
+        self.headers = headers  # No attribute has the credentials, so none shows them.
+
+    def tunnel(self, sock: socket.socket, host: str, port: int) -> None:
+        """Has it connect to the service."""
+        name = "[%s]:%d" % (host, port) if ":" in host else "%s:%d" % (host, port)
+        lines = ["CONNECT %s HTTP/1.1" % name, "Host: " + name]
+        lines += ["%s: %s" % pair for pair in self.headers().items()]
+        sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        answer = http.client.HTTPResponse(sock, method="CONNECT")
+        answer.begin()
+        if answer.status != 200:
+            text = "the proxy %s makes no connection to %s: it answers %d %s" % (
+                self.url, name, answer.status, answer.reason)
+            is_final = 400 <= answer.status < 500 and answer.status not in (408, 425, 429)
+            raise ProxyRefusal(text) if is_final else OSError(text)
+
+
+def proxy_of_environment(scheme: str, host: str, port: int) -> Optional[str]:
+    """The URL of the proxy for a service; none for this machine, as in other programs."""
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return None
+    import urllib.request  # takes long, and is seldom needed
+
+    found = urllib.request.getproxies_environment()
+    name = host if ":" in host else "%s:%d" % (host, port)
+    if not found or urllib.request.proxy_bypass_environment(name, found):  # type: ignore[attr-defined]
+        return None
+    return found.get(scheme) or found.get("all")
+
+
 class Connection(http.client.HTTPConnection):
     """A connection to a service; `is_over` tells that its caller has given up."""
 
     def __init__(self, host: str, port: int, addresses: Addresses, tls: Optional[ssl.SSLContext],
-                 is_over: Callable[[], bool]) -> None:
+                 proxy: Optional[Proxy], is_over: Callable[[], bool]) -> None:
         super().__init__(host, port, timeout=CONNECT)
-        self._addresses, self._tls, self._is_over = addresses, tls, is_over
+        self._addresses, self._tls, self._proxy, self._is_over = addresses, tls, proxy, is_over
         self.default_port = 443 if tls else 80
 
     def connect(self) -> None:
-        self.sock = self._addresses.connect(self._is_over)
+        self.sock = (self._proxy.addresses if self._proxy else self._addresses).connect(self._is_over)
         self.sock.settimeout(CONNECT)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls:
+            if self._proxy:
+                self._proxy.tunnel(self.sock, self.host, self.port)
             self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)
 
 

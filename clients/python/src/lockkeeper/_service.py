@@ -15,7 +15,8 @@ import urllib.parse
 from datetime import timedelta
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
-from ._connect import CONNECT, Addresses, Connection, UnixConnection
+from ._connect import (CONNECT, Addresses, Connection, Proxy, ProxyRefusal, UnixConnection,
+                       proxy_of_environment)
 from ._errors import RequestRefused, ServiceUnavailable
 
 Duration = Union[int, float, str, timedelta]
@@ -24,8 +25,10 @@ Path = Union[str, "os.PathLike[str]"]
 MOST_BYTES = 8 << 20  # of an answer: more than the largest page of a list
 TICK = 0.5  # seconds between looks at the clock: timers stand still while the machine is suspended
 CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
-# The reasons of OpenSSL for a first answer that is no TLS, and its codes for an unknown authority.
+# The reasons of OpenSSL for a first answer that is no TLS and for a missing client certificate, and its codes for
+# an unknown authority.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+NEEDS_CERTIFICATE = ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE")
 NO_AUTHORITY = (2, 7, 18, 19, 20, 21)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
@@ -69,6 +72,8 @@ def in_words(error: Exception) -> str:
         return "its certificate is not accepted: %s" % str(getattr(error, "verify_message", error)).rstrip(".")
     if getattr(error, "reason", None) in NO_TLS:
         return "no TLS is spoken there: is it http://?"
+    if getattr(error, "reason", None) in NEEDS_CERTIFICATE:
+        return "it wants another client certificate: set `cert` and `cert_key`, LOCKKEEPER_CERT and LOCKKEEPER_CERT_KEY"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -173,7 +178,9 @@ class Call:
             answer = self._failed(in_words(error)) if self._connection else Answer(failure=str(error))
             answer.was_sent = self._was_sent
             is_no_tls = getattr(error, "reason", None) in NO_TLS and not self._was_sent
-            answer.is_final = not self._connection or is_no_tls or isinstance(error, ssl.SSLCertVerificationError)
+            answer.is_final = not self._connection or is_no_tls or isinstance(
+                error, (ssl.SSLCertVerificationError, ProxyRefusal)) or (
+                    getattr(error, "reason", None) in NEEDS_CERTIFICATE)
         finally:
             with self._changed:
                 self.answer = self.answer or answer
@@ -195,7 +202,7 @@ class Call:
             if self._is_aborted:
                 raise OSError("given up")
             self._was_sent = True
-            connection.request(method, self._service.base + path, body and json.dumps(body).encode(), headers)
+            connection.request(method, self._service.target + path, body and json.dumps(body).encode(), headers)
             response = connection.getresponse()
             text = response.read(MOST_BYTES)
             if response.length or len(text) == MOST_BYTES:
@@ -233,10 +240,33 @@ def reader_of(api_key: Optional[Path]) -> Callable[[], str]:
     return read
 
 
+def _context(ca: Optional[Path], cert: Optional[Path], cert_key: Optional[Path]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except ssl.SSLError as error:
+        raise ValueError("`ca`: %s has no certificate: it needs a part -----BEGIN CERTIFICATE-----" % ca) from error
+    except OSError as error:
+        text = "`ca`: cannot read %s: %s; name a PEM file that this user may read"
+        raise ValueError(text % (ca, in_words(error))) from error
+    if cert:
+        try:
+            # An empty password: OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(cert, cert_key, password="")
+        except ssl.SSLError as error:
+            text = "`cert`: %s and %s are no certificate and its key, in PEM and without a password: %s"
+            raise ValueError(text % (cert, cert_key, in_words(error))) from error
+        except OSError as error:
+            text = "`cert`: cannot read %s or %s: %s; name PEM files that this user may read"
+            raise ValueError(text % (cert, cert_key, in_words(error))) from error
+    return context
+
+
 class Service:
     """The address of a service, from arguments or the environment, read as the command line does."""
 
-    def __init__(self, url: Optional[str], api_key: Optional[Path], ca: Optional[Path]) -> None:
+    def __init__(self, url: Optional[str], api_key: Optional[Path], ca: Optional[Path],
+                 cert: Optional[Path] = None, cert_key: Optional[Path] = None, proxy: Optional[str] = None,
+                 token_prefix: Optional[str] = None, timeout: Optional[Duration] = None) -> None:
         env = os.environ
         file = env.get("LOCKKEEPER_API_KEY_FILE") if api_key is None else None
         given = pathlib.Path(file) if file else api_key
@@ -248,20 +278,30 @@ class Service:
         # Without a port http.client takes the end of an IPv6 address for one.
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._addresses = Addresses(self._host, self._port)
+        self.token_prefix = env.get("LOCKKEEPER_TOKEN_PREFIX", "") if token_prefix is None else token_prefix
+        if not re.fullmatch("[!-~]*", self.token_prefix):
+            raise ValueError("`token_prefix`: %r has characters besides visible ASCII" % self.token_prefix)
+        # Of an answer besides its wait, and of retries without a wait; None: the usual times.
+        self.timeout = None if timeout is None else max(0.1, seconds(timeout))
+        found = proxy_of_environment(parts.scheme, self._host, self._port) if proxy is None and not self._file else proxy
+        self._proxy = Proxy(found) if found else None
+        self.target = self.base
+        if self._proxy and parts.scheme == "http":
+            name = "[%s]" % self._host if ":" in self._host else self._host
+            self.target = "http://%s:%d%s" % (name, self._port, self.base)
         self._tls: Optional[ssl.SSLContext] = None
-        trusted = ca or env.get("LOCKKEEPER_CA") or None
+        trusted, cert = ca or env.get("LOCKKEEPER_CA") or None, cert or env.get("LOCKKEEPER_CERT") or None
+        cert_key = cert_key or env.get("LOCKKEEPER_CERT_KEY") or None
+        if bool(cert) != bool(cert_key):
+            raise ValueError("`cert` and `cert_key` (LOCKKEEPER_CERT, LOCKKEEPER_CERT_KEY) are set together")
         # What a copy in another process is made with; a key of the environment is read there.
         self._arguments = (self.url, None if isinstance(given, str) else given, trusted)
+        self._more = (cert, cert_key, proxy, self.token_prefix, self.timeout)
         self._has_given_key = isinstance(given, str)
+        if proxy and self._proxy and self._proxy.has_secret:
+            self._has_given_key, self._more = True, (cert, cert_key, None, self.token_prefix, self.timeout)
         if parts.scheme == "https":
-            try:
-                self._tls = ssl.create_default_context(cafile=trusted)
-            except ssl.SSLError as error:
-                text = "`ca`: %s has no certificate: it needs a part -----BEGIN CERTIFICATE-----"
-                raise ValueError(text % trusted) from error
-            except OSError as error:
-                text = "`ca`: cannot read %s: %s; name a PEM file that this user may read"
-                raise ValueError(text % (trusted, in_words(error))) from error
+            self._tls = _context(trusted, cert, cert_key)
 
     def _parse(self, url: str) -> urllib.parse.SplitResult:
         def wrong(reason: str) -> ValueError:
@@ -285,18 +325,21 @@ class Service:
             raise wrong("leave out /locks, as in http://host:8080")
         return parts
 
-    def arguments(self) -> Tuple[str, Optional[Path], Optional[Path]]:
+    def arguments(self, owner: Optional[str]) -> Tuple[Any, ...]:
         if self._has_given_key:
-            raise TypeError("no pickle has an API key: give it by LOCKKEEPER_API_KEY, or as the pathlib.Path of a file")
-        return self._arguments
+            raise TypeError("no pickle has an API key: give it by LOCKKEEPER_API_KEY, or as the pathlib.Path of a file; "
+                            "nor the password of a proxy: give that by HTTPS_PROXY or HTTP_PROXY")
+        return (*self._arguments, owner, *self._more)
 
     def connection(self, is_over: Callable[[], bool] = lambda: False) -> http.client.HTTPConnection:
         if self._file:
             return UnixConnection(self._file)
-        return Connection(self._host, self._port, self._addresses, self._tls, is_over)
+        return Connection(self._host, self._port, self._addresses, self._tls, self._proxy, is_over)
 
     def headers(self) -> Dict[str, str]:
         headers = {"Connection": "close", "Accept": "application/json", "Content-Type": "application/json"}
+        if self._proxy and self.target != self.base:
+            headers.update(self._proxy.headers())
         api_key = self._read_api_key()
         if api_key:
             headers["Authorization"] = "Bearer " + api_key
@@ -305,9 +348,9 @@ class Service:
     def ask(self, method: str, path: str, is_good: Callable[[Dict[str, Any]], bool], allowed: str = "") -> Answer:
         """Asks about no lease of ours. A read is repeated for 5 seconds, a change only if it was not sent.
         Gateways answer 200 as well: `is_good` knows the body of the service."""
-        over, attempt = now() + 5, 0
+        over, attempt = now() + (self.timeout or 5.0), 0
         while True:
-            answer = Call(self, method, path, None, None, 10, threading.Condition()).wait() or Answer()
+            answer = Call(self, method, path, None, None, self.timeout or 10.0, threading.Condition()).wait() or Answer()
             if answer.status == 200 and is_good(answer.body) or allowed and answer.code == allowed:
                 return answer
             answer.refuse()
