@@ -13,7 +13,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "clients", "python", "src"))
 
-from lockkeeper import (LeaseLost, LockBusy, LockClient, RequestRefused,  # noqa: E402
+from lockkeeper import (AsyncLockClient, LeaseLost, LockBusy, LockClient, RequestRefused,  # noqa: E402
                         ServiceUnavailable, WaitCancelled)
 
 
@@ -48,7 +48,7 @@ def terminate(*_):
 class Driver:
     def __init__(self, mode, key, options, is_async):
         self.mode, self.key, self.is_async = mode, key, is_async
-        self.client = LockClient()
+        self.client = (AsyncLockClient if is_async else LockClient)()
         self.named = {"ttl": options.get("ttl", "30s"), "wait": options.get("wait", "10s")}
         self.seconds = number(options.get("seconds", "2"))
         self.after = number(options.get("after", "300ms"))
@@ -118,8 +118,9 @@ class Driver:
         async with self.lock() as lease:
             say("acquired", lease.fencing_token)
             if self.mode == "odd":
-                state = await asyncio.to_thread(self.client.get, self.key)
+                state = await self.client.get(self.key)
                 assert state.held and state.key == self.key
+                assert [one.key for one in await self.client.list(self.key)] == [self.key]
             elif self.mode == "throw":
                 raise Failure()
             elif self.mode == "block":
@@ -133,7 +134,8 @@ class Driver:
 
     def run(self):
         if self.mode == "get":
-            say("held" if self.client.get(self.key).held else "free")
+            state = self.client.get(self.key)
+            say("held" if (asyncio.run(state) if self.is_async else state).held else "free")
             return
         try:
             if self.is_async:

@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 import lockkeeper  # noqa: E402
 from fake import Fake, problem  # noqa: E402
 from lockkeeper import _absence, _claim, _connect, _wait  # noqa: E402
-from lockkeeper import (LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable,  # noqa: E402
+from lockkeeper import (AsyncLockClient, LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable,  # noqa: E402
                         WaitCancelled)
 from lockkeeper._service import Answer, Service, seconds  # noqa: E402
 
@@ -468,13 +468,13 @@ class Leases(WithService):
         self.assertEqual([work(1), work(2), work.__doc__], [2, 3, "Its text."])
         self.assertTrue(self.is_free())
 
-        async def coroutine():
-            pass
-
         def generator():
             yield
 
-        for function in [coroutine, generator]:
+        async def async_generator():
+            yield
+
+        for function in [generator, async_generator]:
             with self.assertRaises(TypeError):
                 self.client.lock("k")(function)
 
@@ -496,6 +496,29 @@ class Leases(WithService):
         began = time.monotonic()
         names["once"]("k", at_least=0.5)(lambda: None)()
         self.assertGreaterEqual(time.monotonic() - began, 0.5)
+
+    def test_no_block_of_a_lease_begins_after_its_end(self):
+        released, lost = self.client.try_lock("a"), self.client.try_lock("b", ttl=0.9)
+        self.fake.held.pop("b")
+        released.release()
+        self.assertTrue(lost.lost.wait(15))
+        for lease, error in [(released, WaitCancelled), (lost, LeaseLost)]:
+            with self.assertRaises(error):
+                with lease:
+                    self.fail("the block began")
+
+        async def main():
+            client = AsyncLockClient(self.fake.url)
+            released, lost = await client.try_lock("a"), await client.try_lock("c", ttl=0.9)
+            self.fake.held.pop("c")
+            self.assertTrue(await released.release())
+            self.assertTrue(await asyncio.to_thread(lost.lost.wait, 15))
+            for lease, error in [(released, WaitCancelled), (lost, LeaseLost)]:
+                with self.assertRaises(error):
+                    async with lease:
+                        self.fail("the block began")
+
+        asyncio.run(main())
 
     def test_a_lease_that_nobody_keeps_is_released(self):
         lease = self.client.try_lock("k", ttl=60)
@@ -965,6 +988,82 @@ class Asyncio(WithService):
 
         self.assertEqual(self.run_async(work()), 101)
         self.assertTrue(self.is_free())
+
+    def test_the_whole_api(self):
+        async def work():
+            client = AsyncLockClient(self.fake.url, owner="me")
+            lease = await client.try_lock("k", ttl=60)
+            self.assertIsNone(await client.try_lock("k"))
+            self.assertTrue(lease.still_mine("50s"))
+            self.assertTrue((await client.get("k")).held)
+            self.assertTrue(await lease.release())
+            self.assertTrue(self.is_free())
+            async with await client.try_lock("k") as lease:
+                self.assertFalse(self.is_free())
+                self.assertEqual((lease.key, lease.fencing_token), ("k", 102))
+            self.assertTrue(self.is_free())
+            self.fake.replace["GET"] = lambda *_: (200, {"locks": [{"key": "a", "held": True}]})
+            self.assertEqual([one.key for one in await client.list("p")], ["a"])
+            self.fake.replace["DELETE"] = lambda *_: problem(409, "lock_lost")
+            self.assertIs(await client.force_release("k", reason="r"), False)
+            with self.assertRaises(RequestRefused):
+                await client.get("../k")
+            with self.assertRaises(LeaseLost):
+                await (await client.try_lock("k")).release()
+
+        self.run_async(work())
+        self.fake.replace.clear()
+        client = pickle.loads(pickle.dumps(AsyncLockClient(self.fake.url)))
+        self.assertEqual(asyncio.run(client.get("k")).key, "k")
+
+    def test_a_decorator_of_coroutines(self):
+        @self.client.lock("k", wait=60)
+        async def work(number):
+            """Its text."""
+            self.assertFalse(self.is_free())
+            await asyncio.sleep(0.01)
+            return number + 1
+
+        async def main():
+            return await asyncio.gather(work(1), work(2), work(number=3))
+
+        self.assertEqual((self.run_async(main()), work.__doc__), ([2, 3, 4], "Its text."))
+        self.assertTrue(asyncio.iscoroutinefunction(work) and self.is_free())
+
+    def test_a_loss_cancels_the_block_of_a_lease_and_nothing_outside_it(self):
+        async def work():
+            client = AsyncLockClient(self.fake.url)
+            outside = await client.try_lock("other", ttl=0.9)
+            with self.assertRaises(LeaseLost):
+                async with await client.try_lock("k", ttl=0.9):
+                    self.fake.held.clear()
+                    await asyncio.sleep(60)
+            self.assertTrue(await asyncio.to_thread(outside.lost.wait, 15))
+            await asyncio.sleep(0.1)
+            with self.assertRaises(LeaseLost):
+                await outside.release()
+
+        self.run_async(work())
+
+    def test_a_caller_that_is_cancelled_does_not_wait_for_a_look(self):
+        silence = threading.Event()
+        self.addCleanup(silence.set)
+        self.fake.replace["GET"] = lambda *_: silence.wait(60) and None
+
+        async def work():
+            client = AsyncLockClient(self.fake.url)
+            for ask in [client.get("k"), client.list()]:
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(ask, 0.1)
+            self.fake.held["k"] = ("other", 1)
+            self.fake.replace["POST"] = lambda *_: silence.wait(60) and None
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.try_lock("k"), 0.1)
+
+        began = time.monotonic()
+        self.run_async(work())
+        self.assertLess(time.monotonic() - began, 5)
+        silence.set()
 
     def test_a_loss_cancels_the_block(self):
         async def work():

@@ -4,13 +4,13 @@
         write(total, fence=lease.fencing_token)
 """
 
-from ._client import Lease, Lock, LockClient, LockState
+from ._client import AsyncLease, AsyncLockClient, Lease, Lock, LockClient, LockState
 from ._errors import (LeaseLost, LockBusy, LockkeeperError, RequestRefused, ServiceUnavailable,
                       WaitCancelled)
 from ._wait import Wait
 
 __version__ = "0.1.0"
 __all__ = [
-    "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState", "LockkeeperError",
+    "AsyncLease", "AsyncLockClient", "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState", "LockkeeperError",
     "RequestRefused", "ServiceUnavailable", "Wait", "WaitCancelled",
 ]

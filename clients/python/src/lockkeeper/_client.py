@@ -1,7 +1,9 @@
 """The client, its context managers and its leases."""
 
+import _thread
 import asyncio
 import contextlib
+import functools
 import inspect
 import os
 import socket
@@ -10,14 +12,16 @@ import threading
 import urllib.parse
 import weakref
 from concurrent import futures
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar, Union, cast
 
 from ._claim import LONGEST, MOMENT, Claim, path_of
-from ._errors import LeaseLost, LockBusy
+from ._errors import LeaseLost, LockBusy, LockkeeperError
 from ._service import Duration, Path, Service, seconds
 from ._wait import Wait
 
 F = TypeVar("F", bound=Callable[..., Any])
+L = TypeVar("L", "Lease", "AsyncLease")
+T = TypeVar("T")
 
 
 class LockState(NamedTuple):
@@ -38,13 +42,8 @@ def _state(raw: Dict[str, Any]) -> LockState:
     return LockState(raw["key"], raw["held"], raw.get("owner"), number, ttl, waiters, raw)
 
 
-class Lease:
-    """The right to a key, renewed until it is released or lost; a context manager that releases it.
-
-    `fencing_token` rises with every lease of the key: let what the lock guards refuse a smaller one. `lost`
-    is set before the lease ends: then stop. `slot` is a number that no other lease has, with `slots`.
-    Keep the object: the lease is released when it is collected, and at the end of the process.
-    """
+class _Held:
+    """What the leases of both kinds have."""
 
     def __init__(self, claim: Claim) -> None:
         self._claim, self.key, self.token, self.lost = claim, claim.key, claim.token, claim.lost
@@ -58,6 +57,32 @@ class Lease:
         """Whether the lease lasts for so long, as far as this process knows. Asks nobody."""
         return not self.lost.is_set() and self.remaining() > seconds(for_seconds)
 
+    def _begin(self) -> None:
+        """No block begins without a lease."""
+        try:
+            self._claim.begin()
+        except LockkeeperError:
+            self._claim.end()
+            raise
+
+    def _judge(self, error: Optional[BaseException]) -> None:
+        """Nothing that lost its lease ends as a success; an error of the work is chained."""
+        loss = self._claim.loss()
+        if loss and (error is None or isinstance(error, Exception) and not isinstance(error, LeaseLost)):
+            raise loss from error
+
+    def __del__(self) -> None:
+        self._claim.end()
+
+
+class Lease(_Held):
+    """The right to a key, renewed until it is released or lost; a context manager that releases it.
+
+    `fencing_token` rises with every lease of the key: let what the lock guards refuse a smaller one. `lost`
+    is set before the lease ends: then stop. `slot` is a number that no other lease has, with `slots`.
+    Keep the object: the lease is released when it is collected, and at the end of the process.
+    """
+
     def release(self) -> bool:
         """Releases the lease; False if the service could not be told: then it ends by its TTL.
 
@@ -68,6 +93,7 @@ class Lease:
         return self._claim.is_own() and self._claim.was_released
 
     def __enter__(self) -> "Lease":
+        self._begin()
         return self
 
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
@@ -75,14 +101,57 @@ class Lease:
         self._claim.join(_patience(error, LONGEST))
         self._judge(error)
 
-    def _judge(self, error: Optional[BaseException]) -> None:
-        """Nothing that lost its lease ends as a success; an error of the work is chained."""
-        loss = self._claim.loss()
-        if loss and (error is None or isinstance(error, Exception) and not isinstance(error, LeaseLost)):
-            raise loss from error
 
-    def __del__(self) -> None:
-        self._claim.end()
+class AsyncLease(_Held):
+    """A Lease of asyncio: `async with` releases it, and cancels its block before the lease ends."""
+
+    _block: Optional["_Block"] = None
+
+    async def release(self) -> bool:
+        """Releases the lease; False if the service could not be told: then it ends by its TTL.
+
+        Raises LeaseLost if it had ended before. Does nothing in a forked child.
+        """
+        if self._claim.is_own():
+            await _end(self._claim, None, LONGEST)
+            self._judge(None)
+        return self._claim.is_own() and self._claim.was_released
+
+    async def __aenter__(self) -> "AsyncLease":
+        self._begin()
+        self._block = _Block(self._claim)
+        return self
+
+    async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        block, self._block = self._block, None
+        error = block.end(error) if block else error
+        await _end(self._claim, error, _patience(error, LONGEST))
+        self._judge(error)
+
+
+class _Block:
+    """Cancels the task of an `async with` before its lease ends."""
+
+    def __init__(self, claim: Claim) -> None:
+        loop, self._task, self._was_told, self._is_open = asyncio.get_running_loop(), asyncio.current_task(), False, True
+        self._cancelling = self._task.cancelling() if self._task and sys.version_info >= (3, 11) else 0
+        cancel = weakref.WeakMethod(self._cancel)  # The claim keeps no block alive.
+        claim.listeners.insert(0, lambda: loop.call_soon_threadsafe(lambda: (cancel() or bool)()))
+        if claim.lost.is_set():
+            loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._is_open and not self._was_told and self._task:
+            self._was_told = True
+            self._task.cancel()
+
+    def end(self, error: Optional[BaseException]) -> Optional[BaseException]:
+        """The error of the block, unless that is our cancellation."""
+        self._is_open = False
+        if self._was_told and self._task:
+            is_ours = sys.version_info < (3, 11) or self._task.uncancel() <= self._cancelling
+            return None if is_ours and isinstance(error, asyncio.CancelledError) else error
+        return error
 
 
 def _patience(error: Optional[BaseException], usual: float) -> float:
@@ -115,12 +184,27 @@ async def _end(claim: Claim, error: Optional[BaseException], longest: float) -> 
             raise
 
 
+async def _in_thread(function: Callable[[], T]) -> T:
+    """Calls it in a thread of its own. If the caller is cancelled, that goes on behind it."""
+    future: "futures.Future[T]" = futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    _thread.start_new_thread(run, ())
+    await _settled(future)
+    return future.result()
+
+
 class Lock(contextlib.ContextDecorator):
     """Acquires in `with`, in `async with`, or as a decorator; each time with a claim of its own."""
 
     def __init__(self, make: Callable[[], Claim]) -> None:
         self._make, self._use = make, threading.Lock()
-        self._lease: Optional[Lease] = None
+        self._lease: Union[Lease, AsyncLease, None] = None
 
     def _new(self) -> Claim:
         claim = self._make()
@@ -128,18 +212,19 @@ class Lock(contextlib.ContextDecorator):
             raise RuntimeError("this lock is in use: make one for each `with`")
         return claim
 
-    def _ready(self, claim: Claim, error: Optional[BaseException]) -> Lease:
+    def _ready(self, claim: Claim, error: Optional[BaseException], kind: Callable[[Claim], L]) -> L:
         if error:
             raise error
         claim.begin()
-        self._lease = Lease(claim)
-        return self._lease
+        lease = kind(claim)
+        self._lease = lease
+        return lease
 
     def __enter__(self) -> Lease:
         claim = self._new()
         try:
             claim.start()
-            return self._ready(claim, claim.decided.result())
+            return self._ready(claim, claim.decided.result(), Lease)
         except BaseException as error:
             self._use.release()
             claim.end()
@@ -148,56 +233,52 @@ class Lock(contextlib.ContextDecorator):
 
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
         lease, self._lease = self._lease, None
-        if lease:
+        if isinstance(lease, Lease):
             self._use.release()
             lease.__exit__(kind, error, trace)
 
-    async def __aenter__(self) -> Lease:
+    async def _acquire(self) -> AsyncLease:
         claim = self._new()
         try:
             claim.start()
             await _settled(claim.decided)
-            lease = self._ready(claim, claim.decided.result())
+            return self._ready(claim, claim.decided.result(), AsyncLease)
         except BaseException as error:
             self._use.release()
             await _end(claim, error, _patience(error, MOMENT))
             raise
-        loop, self._task, self._was_told = asyncio.get_running_loop(), asyncio.current_task(), False
-        self._cancelling = self._task.cancelling() if self._task and sys.version_info >= (3, 11) else 0
-        cancel = weakref.WeakMethod(self._cancel)  # The claim's thread keeps no block alive.
-        claim.listeners.insert(0, lambda: loop.call_soon_threadsafe(lambda: (cancel() or bool)()))
-        if claim.lost.is_set():
-            loop.call_soon(self._cancel)
-        return lease
 
-    def _cancel(self) -> None:
-        """Cancels the block of `async with` before the lease ends."""
-        if self._lease and not self._was_told and self._task:
-            self._was_told = True
-            self._task.cancel()
+    async def __aenter__(self) -> AsyncLease:
+        lease = await self._acquire()
+        lease._block = _Block(lease._claim)
+        return lease
 
     async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
         lease, self._lease = self._lease, None
-        if self._was_told and self._task:
-            is_ours = sys.version_info < (3, 11) or self._task.uncancel() <= self._cancelling
-            error = None if is_ours and isinstance(error, asyncio.CancelledError) else error
-        if lease:
+        if isinstance(lease, AsyncLease):
             self._use.release()
-            await _end(lease._claim, error, _patience(error, LONGEST))
-            lease._judge(error)
+            await lease.__aexit__(kind, error, trace)
 
     def _recreate_cm(self) -> "Lock":
         return Lock(self._make)
 
     def __call__(self, func: F) -> F:
-        """Decorates a function: each call has a lease of its own."""
-        for is_kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        """Decorates a function or a coroutine function: each call has a lease of its own."""
+        for is_kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
             if is_kind(func):
                 raise TypeError("it goes on after its call: use `with` or `async with` in it")
-        return super().__call__(func)
+        if not inspect.iscoroutinefunction(func):
+            return super().__call__(func)
+
+        @functools.wraps(func)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            async with self._recreate_cm():
+                return await func(*args, **kwargs)
+
+        return cast(F, run)
 
 
-class LockClient:
+class _Client:
     """A client of one service, for any number of threads and forked children.
 
     `url`, `api_key` (a `pathlib.Path`: the file that has it), `ca`, `cert` with `cert_key`, and `token_prefix`
@@ -214,9 +295,9 @@ class LockClient:
         self._owner = owner
 
     def __reduce__(self) -> Any:
-        return LockClient, self._service.arguments(self._owner)
+        return type(self), self._service.arguments(self._owner)
 
-    def __deepcopy__(self, _: Any) -> "LockClient":
+    def __deepcopy__(self, _: Any) -> "_Client":
         return self  # It never changes.
 
     def lock(self, key: str, ttl: Duration = 30, wait: Optional[Duration] = 0, slots: Optional[int] = None,
@@ -239,6 +320,29 @@ class LockClient:
 
         return Lock(make)
 
+    def _get(self, key: str) -> LockState:
+        return _state(self._service.ask("GET", path_of(key), lambda body: body.get("key") == key).body)
+
+    def _list(self, prefix: str) -> List[LockState]:
+        found: List[LockState] = []
+        query = {"prefix": prefix, "limit": "1000"}
+        while True:
+            text = urllib.parse.urlencode(query, quote_via=urllib.parse.quote)
+            body = self._service.ask("GET", "/locks?" + text, lambda body: isinstance(body.get("locks"), list)).body
+            found += [_state(one) for one in body["locks"]]
+            if not body.get("cursor"):
+                return found
+            query["cursor"] = body["cursor"]
+
+    def _force_release(self, key: str, reason: Optional[str]) -> bool:
+        path = path_of(key, "/admin/locks/") + ("?reason=" + urllib.parse.quote(reason, safe="") if reason else "")
+        answer = self._service.ask("DELETE", path, lambda body: body.get("key") == key, "lock_lost")
+        return answer.code != "lock_lost"
+
+
+class LockClient(_Client):
+    __doc__ = _Client.__doc__
+
     def try_lock(self, key: str, ttl: Duration = 30, slots: Optional[int] = None, shared: bool = False,
                  owner: Optional[str] = None,
                  on_lost: Optional[Callable[[], object]] = None) -> Optional[Lease]:
@@ -250,25 +354,44 @@ class LockClient:
 
     def get(self, key: str) -> LockState:
         """The state of a key, held or not."""
-        return _state(self._service.ask("GET", path_of(key), lambda body: body.get("key") == key).body)
+        return self._get(key)
 
     def list(self, prefix: str = "") -> List[LockState]:
         """The held keys with a prefix."""
-        found: List[LockState] = []
-        query = {"prefix": prefix, "limit": "1000"}
-        while True:
-            text = urllib.parse.urlencode(query, quote_via=urllib.parse.quote)
-            body = self._service.ask("GET", "/locks?" + text, lambda body: isinstance(body.get("locks"), list)).body
-            found += [_state(one) for one in body["locks"]]
-            if not body.get("cursor"):
-                return found
-            query["cursor"] = body["cursor"]
+        return self._list(prefix)
 
     def force_release(self, key: str, reason: Optional[str] = None) -> bool:
         """Ends all leases of a key, whoever holds them; False if it was not held. Needs `admin`.
 
         A lost answer is not repeated, because that could end the next lease.
         """
-        path = path_of(key, "/admin/locks/") + ("?reason=" + urllib.parse.quote(reason, safe="") if reason else "")
-        answer = self._service.ask("DELETE", path, lambda body: body.get("key") == key, "lock_lost")
-        return answer.code != "lock_lost"
+        return self._force_release(key, reason)
+
+
+class AsyncLockClient(_Client):
+    """A LockClient whose `try_lock`, `get`, `list` and `force_release` are coroutines. The threads of the package
+    make the requests, so a blocked event loop loses no lease, and a client may be used in several loops."""
+
+    async def try_lock(self, key: str, ttl: Duration = 30, slots: Optional[int] = None, shared: bool = False,
+                       owner: Optional[str] = None,
+                       on_lost: Optional[Callable[[], object]] = None) -> Optional[AsyncLease]:
+        """A lease, or None if another client holds the key. Use it in `async with`, or release it."""
+        try:
+            return await self.lock(key, ttl, 0, slots, shared, owner, on_lost)._acquire()
+        except LockBusy:
+            return None
+
+    async def get(self, key: str) -> LockState:
+        """The state of a key, held or not."""
+        return await _in_thread(lambda: self._get(key))
+
+    async def list(self, prefix: str = "") -> List[LockState]:
+        """The held keys with a prefix."""
+        return await _in_thread(lambda: self._list(prefix))
+
+    async def force_release(self, key: str, reason: Optional[str] = None) -> bool:
+        """Ends all leases of a key, whoever holds them; False if it was not held. Needs `admin`.
+
+        A lost answer is not repeated, because that could end the next lease. A cancelled call may still do so.
+        """
+        return await _in_thread(lambda: self._force_release(key, reason))
