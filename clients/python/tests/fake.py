@@ -11,6 +11,8 @@ class Fake:
     def __init__(self, tls=None):
         self.held = {}  # key: (token, fencing token)
         self.seen, self.number, self.lock = [], 100, threading.Lock()
+        self.clients = []  # method, client address and key of each request
+        self.hangs_up = False  # after each answer, without a word
         self.replace = {}  # method: a function of (key, headers, body) that may return (status, body)
         fake = self
 
@@ -24,6 +26,7 @@ class Fake:
                 body = json.loads(content) if content else {}
                 body.update({k: v[0] for k, v in urllib.parse.parse_qs(url.query).items()})
                 key = urllib.parse.unquote(url.path).split("/", 2)[-1]
+                fake.clients.append((self.command, self.client_address, key))
                 fake.seen.append((self.command, key, dict(self.headers), body))
                 answer = None
                 if self.command in fake.replace:
@@ -37,6 +40,7 @@ class Fake:
                         self.send_header("Retry-After", "1")
                     self.end_headers()
                     self.wfile.write(text)
+                    self.close_connection = self.close_connection or fake.hangs_up
                 except OSError:
                     pass
 

@@ -8,17 +8,19 @@ import _thread
 import atexit
 import logging
 import os
+import random
 import re
 import secrets
 import threading
 import time
 import urllib.parse
 from concurrent import futures
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
 from ._absence import ANSWER, Absence
 from ._connect import CONNECT
 from ._errors import LeaseLost, LockBusy, RequestRefused, ServiceUnavailable, WaitCancelled
+from ._keeper import Keeper
 from ._service import Answer, Call, Service, now, pause, wait_on
 from ._wait import Wait, report
 
@@ -63,7 +65,10 @@ class Claim:
         # A Ctrl-C in the Python code of `with self._changed` would leave it locked; `with self._mutex` has none.
         self._mutex = threading.RLock()
         self.lost, self._changed = threading.Event(), threading.Condition(self._mutex)
-        self.listeners: List[Callable[[], object]] = [on_lost] if on_lost else []
+        self.listeners: List[Callable[[], object]] = []  # They do not block.
+        self._on_lost = on_lost
+        self._keeper = keeper_of(service)
+        self._calls: List[Call] = []  # renewals under way
         self.decided: "futures.Future[Optional[BaseException]]" = futures.Future()  # None if it is granted
         self.finished: "futures.Future[None]" = futures.Future()
         self._pid = os.getpid()
@@ -96,6 +101,8 @@ class Claim:
             with self._mutex:
                 self._work_ended = now()
                 self._changed.notify_all()
+            with self._keeper.mutex:
+                self._keeper.changed.notify_all()
 
     def is_running(self) -> bool:
         """False if there was no thread for the claim, or an exception came before its start: none runs it later."""
@@ -119,6 +126,7 @@ class Claim:
     # The thread
 
     def _run(self) -> None:
+        is_kept = False
         try:
             if self._runner.setdefault("is", "thread") != "thread":
                 return
@@ -130,19 +138,43 @@ class Claim:
                     self._withdraw(self._unsure)
                 return
             self.decided.set_result(None)
-            try:
-                self._keep()
-            except BaseException as error:  # Nothing renews the lease any more.
-                self._lose("its renewal failed: %r" % error)
-                self._sleep_until(self._end)
+            is_kept = True
+            self._keeper.keep(self)
+        except BaseException:
+            is_kept = False
+            log.exception("lock %r: not released; the lease ends by its TTL", self.key)
+        finally:
+            if not is_kept:
+                self._finish()
+
+    def _finish(self) -> None:
+        _open.discard(self)
+        if not self.decided.done():
+            self.decided.set_result(WaitCancelled("the claim on %r ended before its work" % self.key))
+        if not self.finished.done():
+            self.finished.set_result(None)
+
+    def life(self) -> Iterator[float]:
+        """Keeps the lease, in the thread of the keeper, until the work or the lease ends. Yields the moment at which
+        there is something to do."""
+        try:
+            yield from self._keep()
+        except BaseException as error:  # Nothing renews the lease any more.
+            self._lose("its renewal failed: %r" % error)
+            while not self._is_over() and now() < self._end:
+                yield self._end
+
+    def has_news(self) -> bool:
+        return self._work_ended is not None or any(call.answer for call in self._calls)
+
+    def finish(self) -> None:
+        """Releases the lease that was kept."""
+        try:
             self._release(RELEASE)
         except BaseException:
             log.exception("lock %r: not released; the lease ends by its TTL", self.key)
         finally:
-            _open.discard(self)
-            if not self.decided.done():
-                self.decided.set_result(WaitCancelled("the claim on %r ended before its work" % self.key))
-            self.finished.set_result(None)
+            self._finish()
 
     def _is_over(self) -> bool:
         return self._work_ended is not None
@@ -150,8 +182,10 @@ class Claim:
     def _sleep_until(self, moment: float, is_enough: Callable[[], bool] = lambda: False) -> None:
         wait_on(self._changed, moment, lambda: self._is_over() or is_enough())
 
-    def _call(self, method: str, path: str, timeout: float, body: Any = None, limit: Optional[float] = None) -> Call:
-        return Call(self._service, method, self._path + path, self.token, body, timeout, self._changed, limit)
+    def _call(self, method: str, path: str, timeout: float, body: Any = None, limit: Optional[float] = None,
+              starter: Optional[Keeper] = None, is_fresh: bool = False) -> Call:
+        return Call(self._service, method, self._path + path, self.token, body, timeout, self._changed, limit,
+                    starter, is_fresh=is_fresh)
 
     def _report(self, over: float) -> None:
         """Tells of the wait in a thread of its own: a callback that blocks keeps no claim from its answer."""
@@ -241,30 +275,34 @@ class Claim:
         begin = sent + waited / 1000
         # No request shortens a lease, so the later end is the right one.
         self._end = max(self._end, begin + ttl / 1000)
-        self._next = begin + min(ttl, self._ttl_ms) / 3000
+        # Leases that were granted together are not renewed together for long.
+        self._next = begin + min(ttl, self._ttl_ms) / 3000 * random.uniform(0.85, 1)
         self.fencing_token, self.slot = body["fencing_token"], body.get("slot")
         self._reason = ("the service lets no lease of this key last longer (`max_hold`)" if body.get("capped")
                         else "it could not be renewed in time")
         return True
 
-    def _keep(self) -> None:
+    def _keep(self) -> Iterator[float]:
         """Renews at a third of the TTL, until the work or the lease ends."""
         body, attempt = {"ttl_ms": self._ttl_ms, "fencing_token": self.fencing_token}, 0
-        calls: List[Call] = []
+        calls = self._calls
         while True:
             last = self._end - self._margin
-            self._sleep_until(min(self._next, last), lambda: any(call.answer for call in calls))
+            if not self.has_news() and now() < min(self._next, last):
+                yield min(self._next, last)
             if not self._is_over() and now() >= last:
                 self._lose(self._reason)
-                self._sleep_until(self._end)  # The work keeps the lease while it stops.
+                while not self._is_over() and now() < self._end:
+                    yield self._end  # The work keeps the lease while it stops.
             if self._is_over() or self.lost.is_set():
-                for call in calls:
-                    call.abort()
+                while calls:
+                    calls.pop().abort()
                 return
             if now() >= self._next:
                 # One that is not answered in half of what is left may be on a silent connection: then there is
                 # time for another one. It may also be slow, on a busy machine, so it is not given up.
-                calls.append(self._call("PUT", "/refresh", max(0.1, last - now()), body))
+                calls.append(Call(self._service, "PUT", self._path + "/refresh", self.token, body, max(0.1, last - now()),
+                                  self._keeper.changed, None, self._keeper, False, bool(attempt or calls)))
                 self._next = now() + max(0.3, min(ANSWER, (last - now()) / 2))
             for call, answer in [(call, call.answer) for call in calls]:
                 if answer is None:
@@ -293,7 +331,19 @@ class Claim:
             try:
                 listener()
             except BaseException:
-                log.exception("lock %r: the callback for its loss failed", self.key)
+                log.exception("lock %r: its loss was not told", self.key)
+        if self._on_lost:
+            try:
+                _thread.start_new_thread(self._tell, (self._on_lost,))
+            except RuntimeError:  # The interpreter ends, or has too many threads.
+                self._tell(self._on_lost)
+
+    def _tell(self, listener: Callable[[], object]) -> None:
+        """In a thread of its own: a callback that blocks keeps no other lease from its renewal."""
+        try:
+            listener()
+        except BaseException:
+            log.exception("lock %r: the callback for its loss failed", self.key)
 
     def _release(self, limit: float) -> None:
         """Releases, for so many seconds. A service that cannot be reached is no error of the work."""
@@ -302,7 +352,7 @@ class Claim:
         while True:
             # A lease that has ended is asked for once: a late request may have begun another one.
             last = max(over, now()) + HEAR_OUT
-            answer = self._call("DELETE", path, HEAR_OUT, limit=last).wait() or Answer()
+            answer = self._call("DELETE", path, HEAR_OUT, None, last, self._keeper, attempt > 0).wait() or Answer()
             if answer.other:  # A late request of this claim has begun another lease, and nobody knows of it.
                 self._call("DELETE", "?fencing_token=%d" % answer.other, HEAR_OUT, limit=last).wait()
             self.was_released = answer.status == 204 or answer.code == "lock_lost" and may_be_done
@@ -323,16 +373,21 @@ class Claim:
             time.sleep(wait)
 
 
+def keeper_of(service: Service) -> Keeper:
+    keeper: Optional[Keeper] = service.keepers.get(os.getpid())
+    return keeper or service.keepers.setdefault(os.getpid(), Keeper())  # in one step, for two threads
+
+
 _open: Set[Claim] = set()
 
 
 def _end_all() -> None:
     """Leaves nothing behind at the end of the process."""
-    claims = list(_open)
+    claims, limit = list(_open), now() + LONGEST
     for claim in claims:
         claim.end()
     for claim in claims:
-        claim.join()
+        claim.join(max(0.0, limit - now()))
 
 
 atexit.register(_end_all)

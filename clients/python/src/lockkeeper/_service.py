@@ -7,13 +7,14 @@ import os
 import pathlib
 import random
 import re
+import selectors
 import socket
 import ssl
 import threading
 import time
 import urllib.parse
 from datetime import timedelta
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Protocol, Tuple, Union
 
 from ._connect import (CONNECT, Addresses, Connection, Proxy, ProxyRefusal, UnixConnection,
                        proxy_of_environment)
@@ -122,24 +123,36 @@ class Answer:
             raise RequestRefused(text, self.status, self.body)
 
 
-class Call:
-    """A request in a thread of its own: no name server and no slow answer keeps the caller longer than it
-    wants. Each has its own connection, so no restart, fork or abandoned request can spoil another one.
+class Starter(Protocol):
+    def put(self, call: "Call", is_urgent: bool) -> None: ...
 
-    `timeout` is counted from the sending; with `limit` only once there is a connection, and up to that moment."""
+
+class Call:
+    """A request in another thread: no name server and no slow answer keeps the caller longer than it wants.
+
+    Without `starter` it has a thread and a connection of its own, so no restart, fork or abandoned request can spoil
+    another one. `starter` may run it on a connection that was used before, unless `is_fresh`: only requests that may
+    be repeated, and a repeat is fresh. `timeout` is counted from the sending; with `limit` only once there is a
+    connection, and up to that moment."""
 
     def __init__(self, service: "Service", method: str, path: str, token: Optional[str], body: Any,
-                 timeout: float, changed: threading.Condition, limit: Optional[float] = None) -> None:
+                 timeout: float, changed: threading.Condition, limit: Optional[float] = None,
+                 starter: Optional[Starter] = None, is_urgent: bool = True, is_fresh: bool = False) -> None:
         self._service, self._request, self._changed = service, (method, path, token, body), changed
         self._connection: Optional[http.client.HTTPConnection] = None
         self._timeout, self._limit, self._is_aborted, self._was_sent = timeout, limit, False, False
         self._connected: Optional[float] = None
+        self._may_keep, self.is_fresh = starter is not None, is_fresh
         self.answer: Optional[Answer] = None
         self.sent = now()
+        self.patient_until = self.sent + min(1.0, timeout / 10)  # in a queue for a thread
+        if starter:
+            starter.put(self, is_urgent)
+            return
         try:
-            _thread.start_new_thread(self._run, ())
+            _thread.start_new_thread(self.run, ())
         except RuntimeError:  # The interpreter ends, or has too many threads.
-            self._run()
+            self.run()
 
     def wait(self, until: float = 1e12, is_over: Callable[[], bool] = lambda: False) -> Optional[Answer]:
         """Returns the answer; None at `until`, or when `is_over`."""
@@ -163,40 +176,59 @@ class Call:
         return min(begin + self._timeout, self._limit)
 
     def abort(self) -> None:
-        self._is_aborted = True
-        try:
-            if self._connection and self._connection.sock:
-                self._connection.sock.shutdown(socket.SHUT_RDWR)  # `close` wakes no reader.
-        except (OSError, AttributeError):
-            pass
+        with self._changed:  # Otherwise the connection might be another call's by now.
+            self._is_aborted = True
+            try:
+                if self._connection and self._connection.sock:
+                    self._connection.sock.shutdown(socket.SHUT_RDWR)  # `close` wakes no reader.
+            except (OSError, AttributeError):
+                pass
 
-    def _run(self) -> None:
-        answer = Answer(failure="the request failed")
+    def run(self, kept: Optional[http.client.HTTPConnection] = None) -> Optional[http.client.HTTPConnection]:
+        """Asks, on that connection if it is still good, and returns one that may be kept."""
+        answer, has_connection = Answer(failure="the request failed"), False
         try:
-            answer = self._ask()
+            if kept and (self.is_fresh or not _is_open(kept)):
+                kept.close()
+                kept = None
+            answer = self._ask(kept)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            answer = self._failed(in_words(error)) if self._connection else Answer(failure=str(error))
+            has_connection = self._connection is not None
+            answer = self._failed(in_words(error)) if has_connection else Answer(failure=str(error))
             answer.was_sent = self._was_sent
-            is_no_tls = getattr(error, "reason", None) in NO_TLS and not self._was_sent
-            answer.is_final = not self._connection or is_no_tls or isinstance(
-                error, (ssl.SSLCertVerificationError, ProxyRefusal)) or (
-                    getattr(error, "reason", None) in NEEDS_CERTIFICATE)
+            reason = getattr(error, "reason", None)
+            answer.is_final = (not has_connection or reason in NO_TLS and not self._was_sent or reason in NEEDS_CERTIFICATE
+                               or isinstance(error, (ssl.SSLCertVerificationError, ProxyRefusal)))
         finally:
             with self._changed:
+                connection, self._connection = self._connection, None
                 self.answer = self.answer or answer
                 self._changed.notify_all()
+        if connection and self._is_aborted:
+            connection.close()
+        return connection if connection and connection.sock else None
+
+    def fail(self, why: str) -> None:
+        with self._changed:
+            self.answer = self._failed(why)
+            self.answer.was_sent = False
+            self._changed.notify_all()
 
     def _failed(self, why: str) -> Answer:
         return Answer(failure="no answer from %s: %s" % (self._service.url, why))
 
-    def _ask(self) -> Answer:
+    def _ask(self, kept: Optional[http.client.HTTPConnection]) -> Answer:
         method, path, token, body = self._request
         headers = self._service.headers()
         if token:
             headers["Lock-Token"] = token  # Never in a URL: logs keep those.
-        self._connection = connection = self._service.connection(lambda: self._is_aborted)
+        if not self._may_keep:
+            headers["Connection"] = "close"
+        self._connection = connection = kept or self._service.connection(lambda: self._is_aborted)
+        is_whole = False
         try:
-            connection.connect()
+            if not kept:
+                connection.connect()
             self._connected = now()
             connection.sock.settimeout(max(0.1, self._deadline() - now()))
             if self._is_aborted:
@@ -207,8 +239,10 @@ class Call:
             text = response.read(MOST_BYTES)
             if response.length or len(text) == MOST_BYTES:
                 raise OSError("the answer was cut, or is too long")
+            is_whole = response.isclosed()
         finally:
-            connection.close()
+            if not is_whole or not self._may_keep:
+                connection.close()
         try:
             answer = Answer(response.status, json.loads(text) if text else None)
             answer.has_api_key = "Authorization" in headers
@@ -217,6 +251,16 @@ class Call:
         except ValueError:
             return Answer(response.status)
         return answer
+
+
+def _is_open(connection: http.client.HTTPConnection) -> bool:
+    """Whether the other side has neither closed a connection that waits for its next request, nor sent anything."""
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection.sock, selectors.EVENT_READ)
+            return not selector.select(0)
+    except (OSError, ValueError):
+        return False
 
 
 def reader_of(api_key: Optional[Path]) -> Callable[[], str]:
@@ -271,6 +315,7 @@ class Service:
         file = env.get("LOCKKEEPER_API_KEY_FILE") if api_key is None else None
         given = pathlib.Path(file) if file else api_key
         self._read_api_key = reader_of(env.get("LOCKKEEPER_API_KEY") if given is None else given)
+        self.keepers: Dict[int, Any] = {}  # by process: a forked child has no thread of its parent
         self.url = url or env.get("LOCKKEEPER_URL") or "http://127.0.0.1:8080"
         self._file = self.url[len("unix:"):] if self.url.startswith("unix:") else ""
         parts = self._parse("http://localhost" if self._file else self.url)
@@ -337,7 +382,7 @@ class Service:
         return Connection(self._host, self._port, self._addresses, self._tls, self._proxy, is_over)
 
     def headers(self) -> Dict[str, str]:
-        headers = {"Connection": "close", "Accept": "application/json", "Content-Type": "application/json"}
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._proxy and self.target != self.base:
             headers.update(self._proxy.headers())
         api_key = self._read_api_key()
