@@ -480,7 +480,7 @@ class Leases(WithService):
 
     def test_the_decorator_of_the_readme_skips_a_call_while_another_one_runs(self):
         os.environ["LOCKKEEPER_URL"] = self.fake.url
-        readme = (HERE.parent / "README.md").read_text("utf-8").split("## Celery and Django")[1]
+        readme = (HERE.parent / "README.md").read_text("utf-8").split("## Celery, APScheduler and Django")[1]
         names, ran, release = {}, [], threading.Event()
         exec(readme.split("```python\n")[1].split("```")[0], names)
         work = names["once"]("k", at_least=0)(lambda text: ran.append(text) or release.wait(15))

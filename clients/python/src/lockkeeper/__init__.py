@@ -11,6 +11,7 @@ from ._wait import Wait
 
 __version__ = "0.1.0"
 __all__ = [
-    "AsyncLease", "AsyncLockClient", "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState", "LockkeeperError",
+    "AsyncLease", "AsyncLockClient", "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState",
+    "LockkeeperError",
     "RequestRefused", "ServiceUnavailable", "Wait", "WaitCancelled",
 ]

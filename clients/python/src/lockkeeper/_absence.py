@@ -14,7 +14,7 @@ FIRST, NEXT = 5.0, 60.0  # without an answer until the first warning, and from o
 
 class Absence:
     def __init__(self, timeout: Optional[float] = None) -> None:
-        """`timeout` is the caller's limit of an answer, and of the absence without a wait, instead of the usual ones."""
+        """`timeout` is the caller's limit of an answer, and of an absence without a wait, instead of the usual ones."""
         self._answer, self._without_wait = timeout or ANSWER, timeout or WITHOUT_WAIT
         self._since: Optional[float] = None
         self._told = float("-inf")

@@ -301,8 +301,9 @@ class Claim:
             if now() >= self._next:
                 # One that is not answered in half of what is left may be on a silent connection: then there is
                 # time for another one. It may also be slow, on a busy machine, so it is not given up.
-                calls.append(Call(self._service, "PUT", self._path + "/refresh", self.token, body, max(0.1, last - now()),
-                                  self._keeper.changed, None, self._keeper, False, bool(attempt or calls)))
+                is_fresh, limit = bool(attempt or calls), max(0.1, last - now())
+                calls.append(Call(self._service, "PUT", self._path + "/refresh", self.token, body, limit,
+                                  self._keeper.changed, None, self._keeper, False, is_fresh))
                 self._next = now() + max(0.3, min(ANSWER, (last - now()) / 2))
             for call, answer in [(call, call.answer) for call in calls]:
                 if answer is None:

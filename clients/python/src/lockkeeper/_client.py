@@ -133,7 +133,8 @@ class _Block:
     """Cancels the task of an `async with` before its lease ends."""
 
     def __init__(self, claim: Claim) -> None:
-        loop, self._task, self._was_told, self._is_open = asyncio.get_running_loop(), asyncio.current_task(), False, True
+        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._was_told, self._is_open = False, True
         self._cancelling = self._task.cancelling() if self._task and sys.version_info >= (3, 11) else 0
         cancel = weakref.WeakMethod(self._cancel)  # The claim keeps no block alive.
         claim.listeners.insert(0, lambda: loop.call_soon_threadsafe(lambda: (cancel() or bool)()))

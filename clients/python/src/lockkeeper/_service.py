@@ -197,7 +197,8 @@ class Call:
             answer = self._failed(in_words(error)) if has_connection else Answer(failure=str(error))
             answer.was_sent = self._was_sent
             reason = getattr(error, "reason", None)
-            answer.is_final = (not has_connection or reason in NO_TLS and not self._was_sent or reason in NEEDS_CERTIFICATE
+            is_no_tls = reason in NO_TLS and not self._was_sent
+            answer.is_final = (not has_connection or is_no_tls or reason in NEEDS_CERTIFICATE
                                or isinstance(error, (ssl.SSLCertVerificationError, ProxyRefusal)))
         finally:
             with self._changed:
@@ -328,7 +329,9 @@ class Service:
             raise ValueError("`token_prefix`: %r has characters besides visible ASCII" % self.token_prefix)
         # Of an answer besides its wait, and of retries without a wait; None: the usual times.
         self.timeout = None if timeout is None else max(0.1, seconds(timeout))
-        found = proxy_of_environment(parts.scheme, self._host, self._port) if proxy is None and not self._file else proxy
+        found = proxy
+        if proxy is None and not self._file:
+            found = proxy_of_environment(parts.scheme, self._host, self._port)
         self._proxy = Proxy(found) if found else None
         self.target = self.base
         if self._proxy and parts.scheme == "http":
@@ -372,8 +375,8 @@ class Service:
 
     def arguments(self, owner: Optional[str]) -> Tuple[Any, ...]:
         if self._has_given_key:
-            raise TypeError("no pickle has an API key: give it by LOCKKEEPER_API_KEY, or as the pathlib.Path of a file; "
-                            "nor the password of a proxy: give that by HTTPS_PROXY or HTTP_PROXY")
+            raise TypeError("no pickle has an API key: give it by LOCKKEEPER_API_KEY, or as the pathlib.Path of a "
+                            "file; nor the password of a proxy: give that by HTTPS_PROXY or HTTP_PROXY")
         return (*self._arguments, owner, *self._more)
 
     def connection(self, is_over: Callable[[], bool] = lambda: False) -> http.client.HTTPConnection:
@@ -393,9 +396,9 @@ class Service:
     def ask(self, method: str, path: str, is_good: Callable[[Dict[str, Any]], bool], allowed: str = "") -> Answer:
         """Asks about no lease of ours. A read is repeated for 5 seconds, a change only if it was not sent.
         Gateways answer 200 as well: `is_good` knows the body of the service."""
-        over, attempt = now() + (self.timeout or 5.0), 0
+        over, attempt, limit = now() + (self.timeout or 5.0), 0, self.timeout or 10.0
         while True:
-            answer = Call(self, method, path, None, None, self.timeout or 10.0, threading.Condition()).wait() or Answer()
+            answer = Call(self, method, path, None, None, limit, threading.Condition()).wait() or Answer()
             if answer.status == 200 and is_good(answer.body) or allowed and answer.code == allowed:
                 return answer
             answer.refuse()
