@@ -104,6 +104,11 @@ class Claim:
             with self._keeper.mutex:
                 self._keeper.changed.notify_all()
 
+    def forget(self) -> None:
+        """Ends it without a lock, for a finalizer, which may run in any thread that has one: it is noticed soon."""
+        if self.is_own() and self._work_ended is None:
+            self._work_ended = now()
+
     def is_running(self) -> bool:
         """False if there was no thread for the claim, or an exception came before its start: none runs it later."""
         if self.is_own() and self._runner.setdefault("is", "nobody") == "thread":

@@ -72,7 +72,7 @@ class _Held:
             raise loss from error
 
     def __del__(self) -> None:
-        self._claim.end()
+        self._claim.forget()
 
 
 class Lease(_Held):
