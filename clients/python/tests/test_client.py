@@ -929,6 +929,24 @@ class ManyLeases(WithService):
         for lease in others:
             self.assertTrue(lease.release())
 
+    def test_the_callback_is_called_before_the_block_ends(self):
+        told = []
+        lock = self.client.lock("k", ttl=0.9, on_lost=lambda: (time.sleep(0.3), told.append(1)))
+        with self.assertRaises(LeaseLost):
+            with lock as lease:
+                self.fake.held.clear()
+                self.assertTrue(lease.lost.wait(15))
+        self.assertEqual(told, [1])
+
+        async def main():
+            with self.assertRaises(LeaseLost):
+                async with lock:
+                    self.fake.held.clear()
+                    await asyncio.sleep(60)
+            self.assertEqual(told, [1, 1])
+
+        asyncio.run(main())
+
     def test_a_callback_that_blocks_delays_no_other_lease(self):
         silence = threading.Event()
         self.addCleanup(silence.set)

@@ -67,6 +67,7 @@ class Claim:
         self.lost, self._changed = threading.Event(), threading.Condition(self._mutex)
         self.listeners: List[Callable[[], object]] = []  # They do not block.
         self._on_lost = on_lost
+        self._telling: "Optional[futures.Future[None]]" = None
         self._keeper = keeper_of(service)
         self._calls: List[Call] = []  # renewals under way
         self.decided: "futures.Future[Optional[BaseException]]" = futures.Future()  # None if it is granted
@@ -176,6 +177,8 @@ class Claim:
         """Releases the lease that was kept."""
         try:
             self._release(RELEASE)
+            if self._telling:  # Otherwise the program might end before it is told.
+                futures.wait([self._telling], HEAR_OUT)
         except BaseException:
             log.exception("lock %r: not released; the lease ends by its TTL", self.key)
         finally:
@@ -332,6 +335,7 @@ class Claim:
             if self._is_over():
                 return
             self._reason = reason
+            self._telling = futures.Future() if self._on_lost else None
             self.lost.set()
         for listener in list(self.listeners):
             try:
@@ -350,6 +354,9 @@ class Claim:
             listener()
         except BaseException:
             log.exception("lock %r: the callback for its loss failed", self.key)
+        finally:
+            if self._telling:
+                self._telling.set_result(None)
 
     def _release(self, limit: float) -> None:
         """Releases, for so many seconds. A service that cannot be reached is no error of the work."""
