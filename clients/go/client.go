@@ -3,23 +3,17 @@
 package lockkeeper
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"math"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -52,13 +46,33 @@ type Error struct {
 
 	other int64         // the number of the lease that the token has, if it is not the one that the request is about
 	pause time.Duration // before the next request, if this one was superseded
+
+	hasNotBegun bool // the work, before the lease was lost
 }
 
 // isNo says whether after this answer the token has no lease, for certain. A refusal says nothing of earlier requests.
 func (e *Error) isNo() bool { return e.Code != "" && !e.OutcomeUnknown && e.Kind != ErrRequestRefused }
 
-func (e *Error) Error() string {
-	text := fmt.Sprintf("lockkeeper: %q: %v (%s)", e.Key, e.Kind, e.Detail)
+func (e *Error) Error() string { return "lockkeeper: " + e.text() }
+
+func (e *Error) text() string {
+	text := e.Detail
+	switch e.Kind {
+	case ErrLockBusy:
+		text += "; retry later, or wait longer"
+	case ErrServiceUnavailable:
+		text += "; retry later"
+	case ErrLeaseLost:
+		then := "ended: %s; other work may overlap with yours"
+		if e.hasNotBegun {
+			then = "began: %s; nothing ran"
+		}
+		text = fmt.Sprintf("the lease on '%s' was lost before the work "+then, e.Key, text)
+	case ErrWaitCancelled:
+		text = fmt.Sprintf("the claim on '%s' has ended elsewhere: %s; nothing is held", e.Key, text)
+	case context.Canceled, context.DeadlineExceeded:
+		text = fmt.Sprintf("%s: %v", text, e.Kind)
+	}
 	if e.Work != nil {
 		text += "; the work ended with: " + e.Work.Error()
 	}
@@ -75,7 +89,7 @@ func (e *Error) Unwrap() error { return e.Work }
 type Config struct {
 	URL        string // http://, https:// or unix:FILE; or LOCKKEEPER_URL; http://127.0.0.1:8080 if both are empty
 	APIKey     string // or APIKeyFile, LOCKKEEPER_API_KEY_FILE, LOCKKEEPER_API_KEY, in this order
-	APIKeyFile string // a file with the API key
+	APIKeyFile string // a file with the API key, which is read for each request
 	CA         string // a PEM file with the only authorities to trust; or LOCKKEEPER_CA
 	Owner      string // the name of this client, shown to others; HOST:PID if empty
 
@@ -83,57 +97,47 @@ type Config struct {
 	Logf func(format string, values ...any)
 }
 
-// A Client reaches one service. Several goroutines may use it at once. A program needs one, and never closes it.
+// Format prints the settings without the API key.
+func (c Config) Format(f fmt.State, _ rune) {
+	secret := ""
+	if c.APIKey != "" {
+		secret = "(secret)"
+	}
+	fmt.Fprintf(f, "{URL:%s APIKey:%s APIKeyFile:%s CA:%s Owner:%s}", shown(c.URL), secret, c.APIKeyFile, c.CA, c.Owner)
+}
+
+// A Client reaches one service. Several goroutines may use it at once. A program needs one, made by [New].
 type Client struct {
 	url, base, owner string // url is for messages
 	http             *http.Client
-	header           func() http.Header // a function, so that no dump of a client shows the API key
+	header           func() (http.Header, error) // a function, so that no dump of a client shows the API key
 	logf             func(string, ...any)
+	limits           limits
+	ends             sync.WaitGroup // those that go on behind their callers
 }
-
-var serviceURL = regexp.MustCompile(`^https?://[^/?#@\s]+(/[^?#\s]*)?$`)
 
 // New makes a client, and sends nothing. The error says which setting is wrong.
 func New(config Config) (*Client, error) {
 	address := strings.TrimRight(setting(config.URL, os.Getenv("LOCKKEEPER_URL"), "http://127.0.0.1:8080"), "/")
+	if wrong := wrongURL(address); wrong != "" {
+		return nil, fmt.Errorf("lockkeeper: `%s` is not the URL of a service: %s", shown(address), wrong)
+	}
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	dial, base := dialer.DialContext, address
-	if file := strings.TrimPrefix(address, "unix:"); file != address && file != "" {
+	if file := strings.TrimPrefix(address, "unix:"); file != address {
 		base = "http://localhost"
 		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.DialContext(ctx, "unix", file) }
 	}
-	if _, err := url.Parse(base); err != nil || !serviceURL.MatchString(base) || strings.HasSuffix(base, "/locks") {
-		return nil, errors.New("lockkeeper: the URL has to be like http://host:8080 or unix:/run/lockkeeper.sock, " +
-			"without a user, a query and /locks")
+	header, err := headerOf(config)
+	if err != nil {
+		return nil, err
 	}
-	secret := config.APIKey
-	if file := setting(config.APIKeyFile, os.Getenv("LOCKKEEPER_API_KEY_FILE")); secret == "" && file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("lockkeeper: the API key: %w", err)
-		}
-		if secret = strings.TrimRight(string(text), "\r\n"); secret == "" {
-			return nil, fmt.Errorf("lockkeeper: %s has no API key", file)
-		}
-	}
-	header := http.Header{"Content-Type": {"application/json"}}
-	if secret = setting(secret, os.Getenv("LOCKKEEPER_API_KEY")); strings.ContainsAny(secret, "\r\n\x00") {
-		return nil, errors.New("lockkeeper: the API key has a line break")
-	} else if secret != "" {
-		header.Set("Authorization", "Bearer "+secret)
-	}
-	trust := &tls.Config{MinVersion: tls.VersionTLS12}
-	if file := setting(config.CA, os.Getenv("LOCKKEEPER_CA")); file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("lockkeeper: the authorities: %w", err)
-		}
-		if trust.RootCAs = x509.NewCertPool(); !trust.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("lockkeeper: %s has no certificate in PEM", file)
-		}
+	trust, err := trustOf(config)
+	if err != nil {
+		return nil, err
 	}
 	host, _ := os.Hostname()
-	client := &Client{url: address, base: base, header: header.Clone, logf: config.Logf,
+	client := &Client{url: address, base: base, header: header, logf: config.Logf, limits: usual,
 		owner: setting(config.Owner, fmt.Sprintf("%s:%d", host, os.Getpid()))}
 	if client.logf == nil {
 		client.logf = log.Printf
@@ -143,6 +147,41 @@ func New(config Config) (*Client, error) {
 			IdleConnTimeout: 20 * time.Second, TLSHandshakeTimeout: 5 * time.Second},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return client, nil
+}
+
+// Close waits for what goes on behind callers whose contexts have ended: claims are withdrawn, and leases released. That
+// takes no time with a service that answers, and 8 seconds at most. A program defers it in main.
+func (c *Client) Close() {
+	done := make(chan struct{})
+	go func() { c.ends.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(longestEnd):
+	}
+	if c.http != nil {
+		c.http.CloseIdleConnections()
+	}
+}
+
+// behind does what ends a claim or a lease, and goes on with it behind a caller that is in a hurry.
+func (c *Client) behind(end func()) {
+	done := make(chan struct{})
+	c.ends.Add(1)
+	go func() {
+		defer c.ends.Done()
+		defer close(done)
+		end()
+	}()
+	select {
+	case <-done:
+	case <-time.After(moment):
+	}
+}
+
+func (c *Client) warn(format string, values ...any) {
+	if c.logf != nil {
+		c.logf("lockkeeper: "+format, values...)
+	}
 }
 
 // setting returns the first text that is not empty.
@@ -220,155 +259,3 @@ func (c *Client) ForceRelease(ctx context.Context, key, reason string) (bool, er
 	}
 	return err == nil, err
 }
-
-// How long to go on with a service that does not answer, besides a wait.
-const grace = 5 * time.Second
-
-var start = time.Now()
-
-// A request is a GET without a method. The key, or the prefix of a list, is for errors.
-type request struct {
-	method, path, query, key, token string
-	options                         map[string]any
-}
-
-var segmentsToResolve = regexp.MustCompile(`(^|/)\.{0,2}(/|$)`)
-
-// path is the path of a key, or empty for one whose segments a proxy would resolve, to another key.
-func path(under, key string) string {
-	if segmentsToResolve.MatchString(key) {
-		return ""
-	}
-	return under + strings.NewReplacer("%2F", "/", "+", "%2B").Replace(url.PathEscape(key))
-}
-
-// send sends one request, and reads the answer: a 204 if into is nil. An answer that is not good is of a gateway, or
-// to another request. The errors are of type *Error.
-func (c *Client) send(ctx context.Context, within time.Duration, r request, into any, isGood func() bool) error {
-	if r.path == "" {
-		return &Error{Kind: ErrRequestRefused, Key: r.key, Code: "invalid_key", Detail: "a segment is empty, . or .."}
-	}
-	limited, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	var body bytes.Buffer
-	if r.options != nil {
-		json.NewEncoder(&body).Encode(r.options)
-	}
-	asked, err := http.NewRequestWithContext(limited, r.method, c.base+r.path, &body)
-	if err != nil {
-		return &Error{Kind: ErrRequestRefused, Key: r.key, Detail: err.Error()}
-	}
-	asked.URL.RawQuery = r.query
-	if asked.Header = c.header(); r.token != "" {
-		asked.Header.Set("Lock-Token", r.token)
-	}
-	var text []byte
-	answer, err := c.http.Do(asked)
-	if err == nil {
-		defer answer.Body.Close()
-		text, err = io.ReadAll(io.LimitReader(answer.Body, 8<<20))
-	}
-	switch {
-	case err == nil && into == nil && answer.StatusCode == http.StatusNoContent:
-		return nil
-	case err == nil && into != nil && answer.StatusCode/100 == 2 && json.Unmarshal(text, into) == nil && isGood():
-		return nil
-	case err == nil:
-		return problem(r.key, answer.StatusCode, answer.Header.Get("Retry-After"), text)
-	case ctx.Err() != nil:
-		return &Error{Kind: ctx.Err(), Key: r.key, Detail: "no answer before that", OutcomeUnknown: true}
-	case limited.Err() != nil:
-		err = fmt.Errorf("timeout after %v", within.Round(time.Millisecond))
-	case errors.Unwrap(err) != nil: // without the URL, which repeats the key
-		err = errors.Unwrap(err)
-	}
-	c.http.CloseIdleConnections() // they may be as dead: the next attempt dials
-	var network *net.OpError
-	isUnsent := errors.As(err, &network) && network.Op == "dial"
-	detail := fmt.Sprintf("no answer from %s: %v", c.url, err)
-	if strings.Contains(detail, "x509: ") { // The certificate is not trusted.
-		return &Error{Kind: ErrRequestRefused, Key: r.key, Detail: detail + "; see Config.CA"}
-	}
-	return &Error{Kind: ErrServiceUnavailable, Key: r.key, Detail: detail, OutcomeUnknown: !isUnsent}
-}
-
-// kinds are those of the service's codes that have one of their own.
-var kinds = map[string]error{"lock_held": ErrLockBusy, "lock_lost": ErrLeaseLost, "wait_cancelled": ErrWaitCancelled,
-	"too_many_waiters": ErrLockBusy} // The key is held, and its line is full.
-
-// problem is the error in an answer. A gateway's answer has no type of the service, and proves nothing.
-func problem(key string, status int, after string, text []byte) error {
-	var p struct {
-		Type, Code, Detail, Owner, Outcome string
-		RetryAfter                         time.Duration `json:"retry_after_ms"`
-		Mine                               bool
-		FencingToken                       int64 `json:"fencing_token"`
-	}
-	isOurs := json.Unmarshal(text, &p) == nil && p.Code != "" && p.Type == "urn:lockkeeper:"+p.Code
-	e := &Error{Kind: ErrRequestRefused, Key: key, Status: status, OutcomeUnknown: true}
-	if status < 300 || status >= 500 || status == 429 || !isOurs && (status == 408 || status == 409) {
-		e.Kind = ErrServiceUnavailable
-	}
-	if !isOurs {
-		e.Detail = fmt.Sprintf("the answer, a %d, is not from lockkeeper or to another request", status)
-		return e
-	}
-	e.Detail, e.Code, e.Owner, e.RetryAfter = p.Detail, p.Code, p.Owner, p.RetryAfter*time.Millisecond
-	if seconds, err := strconv.Atoi(after); err == nil && p.Code == "superseded" {
-		e.pause = time.Duration(seconds) * time.Second
-	}
-	if kind := kinds[p.Code]; kind != nil {
-		e.Kind = kind
-	}
-	if p.Mine || p.Code == "lock_lost" {
-		e.other = p.FencingToken
-	}
-	if p.Mine || p.Code == "superseded" { // Another request of the token has a lease, or its place in line.
-		e.Kind = ErrServiceUnavailable
-	}
-	isCertain := status == 429 || p.Outcome == "not_acquired" || p.Code == "draining" || p.Code == "not_ready"
-	e.OutcomeUnknown = e.Kind == ErrServiceUnavailable && !isCertain
-	return e
-}
-
-// insist repeats a request that may be repeated, while the service is unavailable.
-func (c *Client) insist(ctx context.Context, request func(within time.Duration) error) error {
-	until := now() + grace
-	for failures := 0; ; failures++ {
-		err := request(patience(until - now()))
-		pause := backoff(failures)
-		if !errors.Is(err, ErrServiceUnavailable) || now()+pause >= until || !sleep(ctx, pause) {
-			return err
-		}
-	}
-}
-
-// patience is the limit of a request. It leaves time for a repeat, because only the answer may have been lost.
-func patience(left time.Duration) time.Duration {
-	return longer(time.Second/2, shorter(left/3*2, 10*time.Second))
-}
-
-// backoff is the pause after so many failures, with jitter from the clock: shorter than the service keeps a place in
-// line.
-func backoff(failures int) time.Duration {
-	pause := shorter(25*time.Millisecond<<shorter(time.Duration(failures), 5), time.Second/2)
-	return pause + now()%pause
-}
-
-// sleep returns false if the context ended first.
-func sleep(ctx context.Context, pause time.Duration) bool {
-	select {
-	case <-ctx.Done():
-	case <-time.After(pause):
-	}
-	return ctx.Err() == nil
-}
-
-func shorter(a, b time.Duration) time.Duration {
-	if a < b {
-		return a
-	}
-	return b
-}
-
-func longer(a, b time.Duration) time.Duration { return a + b - shorter(a, b) }

@@ -14,7 +14,7 @@ import (
 const (
 	superseded = 3 // answers in a row, after which another program counts as a user of the token
 
-	slice     = 25 * time.Second       // the longest wait of one request: the service's default limit
+	slice     = 20 * time.Second       // the longest wait of one request; a longer wait repeats it in the same place
 	lookAgain = 250 * time.Millisecond // the least time between two requests that are answered with a no
 	lastWords = 2 * time.Second        // for what may be left of a claim
 )
@@ -60,21 +60,21 @@ func (c *Client) newClaim(key string, options Options) *claim {
 	return &claim{c, key, path("/locks/", key), hex.EncodeToString(random), options}
 }
 
-// acquire repeats the request until it is granted, refused, or the wait and the grace are over. After an error the
-// claim has nothing at the service, as far as the service can be reached.
+// acquire repeats the request until it is granted, refused, or the wait and the patience are over. After an error the
+// claim has nothing at the service, as far as the service can be reached; what takes longer goes on behind the caller.
 func (c *claim) acquire(ctx context.Context) (grant, error) {
 	options := map[string]any{"owner": c.options.Owner, "shared": c.options.Shared}
 	if c.options.Slots != 0 {
 		options["slots"] = c.options.Slots
 	}
 	open, abort := context.WithCancel(context.Background()) // After the end of ctx a request is heard out.
-	defer abort()
-	until := now() + shorter(longer(0, c.options.Wait), Forever-now()-grace)
+	until := now() + shorter(longer(0, c.options.Wait), Forever-now()-2*grace)
 	var asked chan grant // of the open request, if there is one
 	isDoubtful := false  // A request whose outcome is unknown may have been granted.
+	away := absence{limits: c.client.limits}
 	for failures, overtaken := 0, 0; ctx.Err() == nil; failures++ {
 		sent := now()
-		wait := shorter(longer(0, until-sent), slice)
+		wait := longer(0, shorter(shorter(until, away.end(Forever)-grace)-sent, slice))
 		options["wait_ms"] = wait.Milliseconds()
 		asked = make(chan grant, 1)
 		go func() { asked <- c.granted(open, wait+patience(until+grace-sent-wait), http.MethodPost, "", options) }()
@@ -86,12 +86,14 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 			continue
 		}
 		if got.err == nil && got.end-now() >= got.TTL/2 {
+			abort()
 			return got, nil
 		} else if got.err == nil { // Asked again, the lease lasts longer.
 			got.err = &Error{Kind: ErrServiceUnavailable, Key: c.key, OutcomeUnknown: true,
 				Detail: "the answers take longer than half of the TTL"}
 		}
 		e := got.err.(*Error)
+		away.notes(e, sent, wait, now())
 		isOver, pause := now() >= until, longer(e.pause, backoff(failures))
 		// A no is definite, whatever happened before, unless an earlier request named a lease.
 		isDoubtful = !e.isNo() && (isDoubtful || e.OutcomeUnknown) || options["fencing_token"] != nil
@@ -108,25 +110,49 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 			options["fencing_token"] = e.other
 		}
 		isFull := e.Status == http.StatusTooManyRequests && e.isNo() // the line, or the quota
+		end := until + grace
+		if away.is {
+			end = away.end(until)
+		} else if isFull {
+			end = until
+		}
 		switch {
 		case e.Kind == ErrLockBusy && !isFull && !isOver: // The service cut the wait.
 			failures, pause = 0, longer(0, sent+lookAgain-now())
-		case e.Kind != ErrServiceUnavailable && !isFull || now()+pause >= until+grace || isOver && isFull:
+		case e.Kind != ErrServiceUnavailable && !isFull || now() >= end:
 			if e.OutcomeUnknown = isDoubtful; isDoubtful {
-				c.leave(nil)
+				c.client.behind(func() { c.leave(nil) })
 			}
+			if e.Kind == ErrServiceUnavailable {
+				e.Detail = fmt.Sprintf("'%s' was not acquired: %s", c.key, e.Detail)
+			}
+			abort()
 			return grant{}, e
-		case failures == 5:
-			c.client.logf("%v; still asking", e)
+		default:
+			if pause = shorter(pause, end-now()); away.isDue(now()) {
+				c.client.warn("waiting %sfor '%s', retrying: %s", more(until-now()), c.key, e.Detail)
+			}
 		}
 		sleep(ctx, pause)
 	}
-	if asked != nil || isDoubtful {
-		c.leave(asked)
-	} else {
-		c.end(0, lastWords) // the place in line, which the service keeps for a moment
+	c.client.behind(func() {
+		defer abort()
+		if asked != nil || isDoubtful {
+			c.leave(asked)
+		} else {
+			c.end(0, lastWords) // the place in line, which the service keeps for a moment
+		}
+	})
+	return grant{}, &Error{Kind: ctx.Err(), Key: c.key,
+		Detail: fmt.Sprintf("the claim on '%s' was given up; nothing is held", c.key)}
+}
+
+// more says for how long a wait goes on, if it has an end.
+func more(left time.Duration) string {
+	if left < time.Second || left > Forever/2 {
+		return ""
 	}
-	return grant{}, &Error{Kind: ctx.Err(), Key: c.key, Detail: "the claim is withdrawn"}
+	return fmt.Sprintf("%d s more ", left/time.Second)
 }
 
 // granted sends a request that is answered by a grant of this claim.
@@ -152,7 +178,7 @@ func (c *claim) leave(asked <-chan grant) {
 			return
 		}
 		if now() >= until {
-			c.client.logf("lockkeeper: %q: what may be left of a claim ends by its TTL of %v", c.key, c.options.TTL)
+			c.client.warn("'%s' is not released; the lease ends by its TTL of %v", c.key, c.options.TTL)
 			return
 		}
 		select {
@@ -179,6 +205,11 @@ func (c *claim) end(number int64, within time.Duration) error {
 		c.client.send(context.Background(), lastWords, ask, nil, nil)
 	}
 	return err
+}
+
+// warn tells of a release that has failed.
+func (c *claim) warn(number int64, err error) {
+	c.client.warn("'%s' is not released; the lease ends by its TTL (fencing token %d): %s", c.key, number, err.(*Error).text())
 }
 
 // release releases the lease with this fencing token, with repeats.
@@ -215,12 +246,13 @@ type Lease struct {
 // Lock acquires the key, and waits in line for options.Wait. The caller releases the lease, by a defer. Until then it
 // is renewed, even after the end of ctx, because the work may still be about to stop. [Client.WithLock] does both.
 //
-// Its errors are [ErrLockBusy], [ErrServiceUnavailable], [ErrRequestRefused], [ErrWaitCancelled], or that of ctx. A
-// service that does not answer is asked again until 5 seconds after the wait. If ctx ends, at any moment, the claim is
-// withdrawn, and what was granted is released, in 2 seconds at most.
+// Its errors are [ErrLockBusy], [ErrServiceUnavailable], [ErrRequestRefused], [ErrWaitCancelled], or that of ctx. A claim
+// that never reached the service gives up when its wait is over, after 60 seconds at most, and after 5 without a wait. One
+// that stood in line waits as long as it was told. If ctx ends, at any moment, Lock returns within a quarter of a second;
+// what was granted is released, if necessary behind the caller: see [Client.Close].
 func (c *Client) Lock(ctx context.Context, key string, options Options) (*Lease, error) {
 	if ctx.Err() != nil {
-		return nil, &Error{Kind: ctx.Err(), Key: key, Detail: "nothing was sent"}
+		return nil, &Error{Kind: ctx.Err(), Key: key, Detail: fmt.Sprintf("nothing was sent for '%s'", key)}
 	}
 	claim := c.newClaim(key, options)
 	first, err := claim.acquire(ctx)
@@ -254,9 +286,15 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options, work
 	if err != nil {
 		return err
 	}
+	if lease.Err() != nil { // This process may have been suspended since the grant.
+		lost := *lease.Release().(*Error)
+		lost.hasNotBegun = true
+		return &lost
+	}
 	hasReturned := false
 	defer func() {
-		failed := lease.Release()
+		// A caller does not wait for what it has given up. A success is one only if the lease lasted.
+		failed := lease.giveBack(hasReturned && err != nil && ctx.Err() != nil)
 		if hasReturned && errors.Is(failed, ErrLeaseLost) {
 			lost := *failed.(*Error)
 			if !errors.Is(err, context.Canceled) || ctx.Err() != nil {
@@ -264,7 +302,7 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options, work
 			} // Else it heard of the loss, which must not look like a cancellation by the caller.
 			err = &lost
 		} else if failed != nil {
-			c.logf("%v; a lease that is left ends by its TTL (fencing token %d)", failed, lease.FencingToken())
+			lease.claim.warn(lease.FencingToken(), failed)
 		}
 	}()
 	err = work(lease.Context(), lease)
@@ -292,7 +330,7 @@ func (l *Lease) Err() error {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if l.lost == nil && l.life.Err() == nil && now() >= l.told {
-		l.lost = &Error{Kind: ErrLeaseLost, Key: l.claim.key, Detail: "it was not renewed in time: " + l.why}
+		l.lost = &Error{Kind: ErrLeaseLost, Key: l.claim.key, Detail: "it could not be renewed in time: " + l.why}
 	}
 	if l.lost != nil {
 		l.endWork()
@@ -336,15 +374,37 @@ func (l *Lease) Format(f fmt.State, _ rune) {
 // Release ends the lease, and the context of the work. Later calls return the same. Its errors are [ErrLeaseLost] if
 // the lease had ended before, and [ErrServiceUnavailable] or [ErrRequestRefused] if it could not be released within 5
 // seconds, and ends by its TTL. It takes no context, because an ended one would leave the lease behind.
-func (l *Lease) Release() error {
+func (l *Lease) Release() error { return l.giveBack(false) }
+
+// giveBack releases the lease, for a caller in a hurry behind it, if necessary.
+func (l *Lease) giveBack(isHurried bool) error {
 	l.once.Do(func() {
-		l.result = l.Err()
+		result := l.Err()
 		l.endLife()
 		l.endWork()
-		if l.result == nil {
+		if result == nil && !isHurried {
 			l.result = l.claim.release(l.first.FencingToken)
-		} else { // By the service's clock it may be there still, and the next client in line need not wait.
-			l.claim.end(l.first.FencingToken, lastWords)
+			return
+		}
+		if l.result = result; result != nil { // By the service's clock it may be there still: the next client need not wait.
+			l.claim.client.behind(func() { l.claim.end(l.first.FencingToken, lastWords) })
+			return
+		}
+		released, isLate := make(chan error, 1), make(chan struct{})
+		l.claim.client.behind(func() {
+			err := l.claim.release(l.first.FencingToken)
+			select {
+			case <-isLate:
+				if err != nil && !errors.Is(err, ErrLeaseLost) {
+					l.claim.warn(l.first.FencingToken, err)
+				}
+			case released <- err:
+			}
+		})
+		select {
+		case l.result = <-released:
+		default:
+			close(isLate)
 		}
 	})
 	return l.result

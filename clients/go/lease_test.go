@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -204,7 +206,7 @@ func TestTheWorkIsToldBeforeTheEnd(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, ErrLeaseLost) || !strings.Contains(err.Error(), "not renewed in time") || !strings.Contains(err.Error(), service.URL) {
+	if !errors.Is(err, ErrLeaseLost) || !strings.Contains(err.Error(), "not be renewed in time") || !strings.Contains(err.Error(), service.URL) {
 		t.Error(err)
 	}
 	if got := len(service.requests("PUT")); got < 4 || got > 40 {
@@ -386,7 +388,7 @@ func TestAFailedReleaseIsLogged(t *testing.T) {
 	if err := client.WithLock(background, "a", Options{}, nothing); err != nil {
 		t.Error(err)
 	}
-	if len(logged) != 1 || !strings.Contains(logged[0], `"a"`) || !strings.Contains(logged[0], "ends by its TTL") {
+	if len(logged) != 1 || !strings.HasPrefix(logged[0], "lockkeeper: 'a' is not released; the lease ends by its TTL (fencing token 1): by the test (403") || !strings.Contains(logged[0], "ends by its TTL") {
 		t.Error(logged)
 	}
 }
@@ -482,25 +484,142 @@ func TestAClaimThatArrivesAfterItsCancellationIsHeardOut(t *testing.T) {
 	if _, err := client.Lock(ctx, "a", Options{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	if service.isHeld("a") || len(service.requests("DELETE")) < 2 {
+	if client.Close(); service.isHeld("a") || len(service.requests("DELETE")) < 2 {
 		t.Error("left behind", service.requests(""))
 	}
 }
 
-func TestACancellationEndsInTimeWithoutAService(t *testing.T) {
+// In line and in the work. The withdrawal goes on behind the caller.
+func TestATimeLimitOfTheCallerHoldsWithASilentService(t *testing.T) {
+	for _, silent := range []string{"POST DELETE", "DELETE"} {
+		silence := make(chan struct{})
+		service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(silent, r.Method) {
+				<-silence
+			}
+			return false
+		})
+		returned := make(chan error)
+		ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+		defer cancel()
+		go func() {
+			returned <- client.WithLock(ctx, "a", Options{Wait: Forever, TTL: time.Minute}, func(ctx context.Context, _ *Lease) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		// The service is silent until the caller is back: if that waits for it, nothing ends.
+		select {
+		case err := <-returned:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("the caller waits for a silent service")
+		}
+		close(silence)
+		if client.Close(); service.isHeld("a") || len(service.requests("DELETE")) == 0 {
+			t.Error("left behind", service.requests(""))
+		}
+	}
+}
+
+func TestWorkThatEndsInTimeIsASuccessOnlyIfItsLeaseLasted(t *testing.T) {
 	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
-		io.Copy(io.Discard, r.Body)
-		<-r.Context().Done() // silent
-		return true
+		if r.Method == http.MethodDelete {
+			time.Sleep(2 * moment)
+			refuse(w, 409, "lock_lost", "")
+		}
+		return r.Method == http.MethodDelete
 	})
-	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
-	defer cancel()
-	began := time.Now()
-	if _, err := client.Lock(ctx, "a", Options{Wait: Forever}); !errors.Is(err, context.DeadlineExceeded) {
+	ctx, cancel := context.WithCancel(background)
+	if err := client.WithLock(ctx, "a", Options{}, func(context.Context, *Lease) error { cancel(); return nil }); !errors.Is(err, ErrLeaseLost) {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > 4*time.Second {
-		t.Error(took)
+}
+
+func TestAClaimThatNeverReachedTheServiceGivesUpAndOneThatStoodInLineWaits(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nowhere := "http://" + listener.Addr().String()
+	listener.Close()
+	for _, row := range []struct {
+		wait                    time.Duration
+		withoutWait, beforeLine time.Duration
+		more                    string
+	}{
+		{time.Hour, time.Hour, 800 * time.Millisecond, "35\\d\\d s more "}, {Forever, time.Hour, 800 * time.Millisecond, ""},
+		{100 * time.Millisecond, 800 * time.Millisecond, time.Hour, ""}, {0, 800 * time.Millisecond, time.Hour, ""},
+	} {
+		var logged []string
+		client := newClient(t, Config{URL: nowhere, Logf: func(format string, values ...any) {
+			logged = append(logged, fmt.Sprintf(format, values...))
+		}})
+		client.limits = limits{withoutWait: row.withoutWait, beforeLine: row.beforeLine, next: time.Hour}
+		_, err := client.Lock(background, "a", Options{Wait: row.wait})
+		told := "no answer from " + nowhere + ": connection refused"
+		if !errors.Is(err, ErrServiceUnavailable) || err.Error() != "lockkeeper: 'a' was not acquired: "+told+"; retry later" {
+			t.Error(err)
+		}
+		if expected := "^lockkeeper: waiting " + row.more + "for 'a', retrying: " + told + "$"; len(logged) != 1 || !regexp.MustCompile(expected).MatchString(logged[0]) {
+			t.Error(logged, expected)
+		}
+	}
+	var asked int32
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost {
+			return false
+		}
+		switch n := atomic.AddInt32(&asked, 1); {
+		case n == 1:
+			refuse(w, 409, "lock_held", "")
+		case n < 6:
+			w.WriteHeader(502)
+		default:
+			return false
+		}
+		return true
+	})
+	client.limits = limits{beforeLine: 200 * time.Millisecond, withoutWait: 100 * time.Millisecond, first: time.Hour}
+	if err := client.WithLock(background, "a", Options{Wait: time.Hour}, nothing); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheEndOfAnAbsence(t *testing.T) {
+	const second = time.Second
+	refused, silent := &Error{}, &Error{OutcomeUnknown: true}
+	page, bad := &Error{Status: 504, OutcomeUnknown: true}, &Error{Status: 502, OutcomeUnknown: true}
+	busy := &Error{Status: 409, Code: "lock_held"}
+	for i, row := range []struct {
+		before, answer         *Error
+		lasted, over, expected time.Duration
+	}{
+		{nil, refused, 0, 3600, 60}, {nil, refused, 0, 30, 30}, {nil, refused, 0, 0, 5}, {nil, refused, 0, 3, 5},
+		{busy, refused, 0, 3600, 3600}, {busy, refused, 0, 0, 5}, {nil, silent, 25, 3600, 35},
+		{nil, silent, 1, 3600, 3600}, {nil, page, 10, 3600, 3600}, {nil, bad, 10, 3600, 60}, {nil, refused, 4, 3600, 60},
+	} {
+		away, clock := absence{limits: usual}, 100*second
+		if row.before != nil {
+			away.notes(row.before, clock, 0, clock)
+		}
+		at := clock + row.lasted*second
+		away.notes(row.answer, clock, 20*second, at)
+		if got := away.end(at+row.over*second) - at; got != row.expected*second {
+			t.Error(i, got)
+		}
+	}
+	away, told := absence{limits: usual}, []int{}
+	for at := 100; at < 300; at++ {
+		clock := time.Duration(at) * second
+		if away.notes(bad, clock, 0, clock); away.isDue(clock) {
+			told = append(told, at-100)
+		}
+	}
+	if fmt.Sprint(told) != "[5 65 125 185]" {
+		t.Error(told)
 	}
 }
 
@@ -529,7 +648,7 @@ func TestOptionsReachTheService(t *testing.T) {
 	if !errors.Is(err, ErrLeaseLost) { // the fake has no such lease
 		t.Error(err)
 	}
-	if strings.TrimSpace(body) != `{"owner":"me","shared":false,"slots":5,"ttl_ms":5000,"wait_ms":25000}` {
+	if strings.TrimSpace(body) != `{"owner":"me","shared":false,"slots":5,"ttl_ms":5000,"wait_ms":20000}` {
 		t.Error(body)
 	}
 	client.TryLock(background, "a", Options{Shared: true, Owner: "me", TTL: 5 * time.Second})

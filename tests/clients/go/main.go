@@ -46,6 +46,7 @@ func main() {
 		time.AfterFunc(set.after, func() { os.Exit(0) })
 	}
 	word, err := run(ctx, client, set)
+	client.Close()
 	if err != nil {
 		fatal(err)
 	}
