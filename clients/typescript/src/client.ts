@@ -1,19 +1,19 @@
 // The client: its settings, and the verbs.
 
 import { randomBytes } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
-import { createSecureContext } from 'node:tls';
+import { ANSWER_TIME, USUAL } from './absence.js';
 import { type Duration, backoff, millis, now, sleep } from './clock.js';
 import { LeaseLost, LockBusy, RequestRefused, errorOf } from './errors.js';
-import { type Service, failureOf, keyPath, send } from './http.js';
-import { Lease, stayAlive } from './lease.js';
+import { failureOf, keyPath, send } from './http.js';
+import { Lease, MOMENT, stayAlive } from './lease.js';
+import { type Service, serviceOf } from './service.js';
 
 /** The settings of a client. What is absent comes from the environment, as for the command line. */
 export interface ClientOptions {
     /** Such as 'https://locks.example' or 'unix:/run/lockkeeper/lockkeeper.sock' (LOCKKEEPER_URL). */
     url?: string;
-    /** The API key, or a file that has it (LOCKKEEPER_API_KEY, LOCKKEEPER_API_KEY_FILE). */
+    /** The API key, or a file that has it, read for each request (LOCKKEEPER_API_KEY, LOCKKEEPER_API_KEY_FILE). */
     apiKey?: string; apiKeyFile?: string;
     /** PEM files: the only authorities to trust; a client certificate and its key (LOCKKEEPER_CA, _CERT, _CERT_KEY). */
     ca?: string; cert?: string; certKey?: string;
@@ -52,7 +52,6 @@ export type ForcedRelease = { key: string; owner?: string; fencingToken?: number
 type Work<T> = (lease: Lease) => T | Promise<T>;
 
 const OPTIONS = ['ttl', 'wait', 'slots', 'shared', 'owner', 'signal'];
-const ANSWER_TIME = 5000;
 
 export class LockClient {
     readonly #service: Service;
@@ -117,7 +116,7 @@ export class LockClient {
         const owner = options.owner ?? this.#own.owner ?? `${hostname()}:${process.pid}`;
         const token = tokenPrefix + randomBytes(16).toString('hex');
         const [ms, until] = [Math.round(millis('ttl', ttl)), now() + millis('wait', wait)];
-        const claim = { service: this.#service, key, token, ttl: ms, until, options: { owner, slots, shared } };
+        const claim = { service: this.#service, key, token, ttl: ms, until, limits: USUAL, options: { owner, slots, shared } };
         const warn = (message: string) => process.emitWarning(message, 'LockkeeperWarning');
         return new Lease(claim, this.#own.warn ?? warn).acquire(signal);
     }
@@ -143,13 +142,17 @@ async function run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promis
     const cancel = () => lease.cancel(signal!.reason);
     signal?.addEventListener('abort', cancel);
     if (signal?.aborted) cancel();
-    const [ended] = await Promise.allSettled([(async () => (lease.signal.throwIfAborted(), work(lease)))()]);
+    const [ended] = await Promise.allSettled([(async () => (lease.begin(), work(lease)))()]);
     signal?.removeEventListener('abort', cancel);
     const cause = ended.status === 'rejected' ? ended.reason : undefined;
-    await lease.release().catch((lost: LeaseLost) => {
+    const released = lease.release().catch((lost: LeaseLost) => {
         // What the work threw is not hidden.
         throw cause && cause !== lost ? new LeaseLost(lost.message, { key: lease.key }, { cause }) : lost;
     });
+    // A caller does not wait for what it has given up. A success is one only if the lease lasted.
+    const isHurried = ended.status === 'rejected' && signal?.aborted;
+    await (isHurried ? Promise.race([released, sleep(MOMENT)]) : released);
+    released.catch(() => {});
     if (ended.status === 'rejected') throw cause;
     return ended.value;
 }
@@ -158,27 +161,8 @@ async function run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promis
 function pathOf(key: string): string {
     const isWhole = typeof key === 'string' && !/\p{Surrogate}/u.test(key);
     if (isWhole && !/(^|\/)\.{0,2}(\/|$)/.test(key)) return keyPath(key);
-    const message = `${JSON.stringify(key)} is no key: it is a text, without segments that are empty, '.' or '..'`;
+    const message = `${JSON.stringify(key)} is no key: it is a text, without segments that are empty, . or ..`;
     throw new RequestRefused(message, { key, code: 'invalid_key' });
-}
-
-function serviceOf(own: ClientOptions): Service {
-    const env = (name: string) => process.env[`LOCKKEEPER_${name}`] || undefined;
-    const file = (name: string | undefined) => (name === undefined ? undefined : readFileSync(name, 'utf8'));
-    const url = own.url ?? env('URL') ?? 'http://127.0.0.1:8080';
-    const isGood = /^(unix:.|https?:\/\/[^/?#@]+(\/[^?#@]*)?$)/.test(url) && !/\/locks\/*$/.test(url);
-    if (!isGood) throw new TypeError('the URL of the service is written like http://host:8080, or unix:FILE');
-    const socketPath = url.startsWith('unix:') ? url.slice(5) : undefined;
-    const { protocol, hostname, port, pathname } = new URL(socketPath ? 'http://localhost' : url);
-    const apiKey = (own.apiKey ?? file(own.apiKeyFile ?? env('API_KEY_FILE')) ?? env('API_KEY') ?? '').trimEnd();
-    const headers = { 'Content-Type': 'application/json', ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
-    if (!/^[ -~]*$/.test(apiKey)) throw new TypeError('the API key has characters that a header must not have');
-    const pem = { ca: own.ca ?? env('CA'), cert: own.cert ?? env('CERT'), key: own.certKey ?? env('CERT_KEY') };
-    const tls = Object.fromEntries(Object.entries(pem).map(([name, path]) => [name, file(path)]));
-    createSecureContext(tls); // Throws if they are not what they should be.
-    const host = { hostname: hostname.replace(/^\[|\]$/g, ''), port: port || undefined, autoSelectFamily: true };
-    const connection = { protocol, ...(socketPath ? { socketPath } : host), ...tls };
-    return { url, prefix: pathname.replace(/\/+$/, ''), connection, headers };
 }
 
 /** The members of an answer in the spelling of this language: `ttl_ms` is `ttlMs`. */

@@ -41,4 +41,14 @@ const KINDS = { LockBusy, LeaseLost, ServiceUnavailable, RequestRefused, WaitCan
 /** An error as a thread sends it to another. */
 export type Failure = { kind: keyof typeof KINDS; message: string; fields: object };
 
-export const errorOf = ({ kind, message, fields }: Failure): LockkeeperError => new KINDS[kind](message, fields);
+/** What becomes of the message in an error. */
+const SENTENCES: Record<Failure['kind'], (message: string, key: unknown) => string> = {
+    LockBusy: (message) => `${message}; retry later, or wait longer`,
+    LeaseLost: (message) => message,
+    ServiceUnavailable: (message) => `${message}; retry later`,
+    RequestRefused: (message) => message,
+    WaitCancelled: (message, key) => `the claim on '${key}' has ended elsewhere: ${message}; nothing is held`,
+};
+
+export const errorOf = ({ kind, message, fields }: Failure): LockkeeperError =>
+    new KINDS[kind](SENTENCES[kind](message, (fields as { key?: unknown }).key), fields);

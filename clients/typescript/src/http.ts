@@ -3,18 +3,23 @@
 import * as http from 'node:http';
 import * as https from 'node:https';
 import type { Failure } from './errors.js';
+import { type Service, readApiKey } from './service.js';
+import { connectionWords, refusal } from './words.js';
 
-/** Where the service is: `connection` is for node:http and node:https, `prefix` the path before the routes. */
-export type Service = { url: string; prefix: string; connection: https.RequestOptions; headers: Record<string, string> };
+export type { Service };
 
 /** The key is for messages; the answer has to be there `within` so many milliseconds. */
 export type Request = { method: string; path: string; key: string; token?: string; body?: object; within: number };
 
 /**
  * Status 0 is none, and `why`; the code is that of a problem of lockkeeper, `retryAfter` the pause in milliseconds that
- * it asks for; `isSent` if the service may have read the request.
+ * it asks for; `isSent` if the service may have read the request, `isFinal` if a repeat would end in the same way.
  */
-export type Answer = { status: number; why: string; body: any; code: string; retryAfter: number; isSent: boolean };
+export type Answer = {
+    status: number; why: string; body: any; code: string; retryAfter: number; isSent: boolean; isFinal: boolean; hasApiKey: boolean;
+};
+
+const NONE = { status: 0, why: '', body: {}, code: '', retryAfter: 0, isSent: false, isFinal: false, hasApiKey: false };
 
 /** The answer never rejects; `cut` closes the connection, by which the service takes a claim out of the line. */
 export type Call = { answer: Promise<Answer>; cut: () => void };
@@ -25,7 +30,15 @@ const MAX_BYTES = 8 << 20; // More than the largest page of a list.
 export const keyPath = (key: string) => `/locks/${encodeURIComponent(key).replaceAll('%2F', '/')}`;
 
 /** Sends a request on a connection of its own, so that none meets one that is broken. */
-export function send({ connection, prefix, headers }: Service, { method, path, token, body, within }: Request): Call {
+export function send(service: Service, { method, path, token, body, within }: Request): Call {
+    const { connection, prefix, url } = service;
+    let apiKey: string;
+    try {
+        apiKey = readApiKey(service);
+    } catch (error) {
+        return { answer: Promise.resolve({ ...NONE, why: (error as Error).message, isFinal: true }), cut: () => {} };
+    }
+    const headers = { 'Content-Type': 'application/json', ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
     const own = { agent: false, method, path: prefix + path, headers: { ...headers, ...(token && { 'Lock-Token': token }) } };
     const isSecure = connection.protocol === 'https:';
     const request = (isSecure ? https : http).request({ ...connection, ...own });
@@ -35,13 +48,16 @@ export function send({ connection, prefix, headers }: Service, { method, path, t
         cut = (why = 'given up', answer) => {
             clearTimeout(late);
             clearTimeout(deaf);
-            resolve({ status: 0, why, body: {}, code: '', retryAfter: 0, isSent, ...answer });
+            resolve({ ...NONE, why: `no answer from ${url}: ${why}`, isSent, hasApiKey: apiKey !== '', ...answer });
             request.destroy();
         };
     });
-    const late = setTimeout(() => cut(`no answer within ${(within / 1e3).toFixed(1)} s`), within);
-    const deaf = setTimeout(() => cut('no connection within 5 s'), Math.min(within, 5000));
-    request.on('error', (error: NodeJS.ErrnoException) => cut(error.message || error.code));
+    const late = setTimeout(() => cut(`timeout after ${(within / 1e3).toFixed(1)} s`), within);
+    const deaf = setTimeout(() => cut('timeout after 5.0 s'), Math.min(within, 5000));
+    request.on('error', (error) => {
+        const { why, isFinal } = connectionWords(error);
+        cut(why, isFinal ? { isFinal, isSent: false } : {});
+    });
     request.on('socket', (socket) => {
         socket.once(isSecure ? 'secureConnect' : 'connect', () => {
             isSent = true;
@@ -52,7 +68,7 @@ export function send({ connection, prefix, headers }: Service, { method, path, t
         let text = '';
         response.setEncoding('utf8');
         response.on('data', (part) => (text += part).length > MAX_BYTES && cut('the answer is too long'));
-        response.on('error', (error) => cut(error.message));
+        response.on('error', (error) => cut(connectionWords(error).why));
         response.on('close', () => cut('the answer was cut'));
         response.on('end', () => response.complete && cut('', read(response, text)));
     });
@@ -92,20 +108,17 @@ const KINDS: Record<string, Failure['kind']> = {
 };
 
 /** What an answer that is not good means. */
-export function failureOf({ url }: Service, { method, path, key }: Request, answer: Answer): Failure {
+export function failureOf(service: Service, { method, key }: Request, answer: Answer): Failure {
     const { status, code, body } = answer;
-    const isTrusted = !/^(?!connect |getaddrinfo ).*certificate/i.test(answer.why); // Not by TLS, on either side.
     // A gateway may answer any of these, and be right the next time.
-    const mayPass = (status < 300 && isTrusted) || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
+    const mayPass = !answer.isFinal && (status < 300 || status >= 500 || status === 429 || (!code && [408, 409].includes(status)));
     // Of an acquire, lock_lost is about the lease that it named: the next one names another, or none.
     const isRepeated = method === 'POST' && (isOvertaken(answer) || code === 'lock_lost');
     const kind = (isRepeated ? undefined : KINDS[code]) ?? (isRepeated || mayPass ? 'ServiceUnavailable' : 'RequestRefused');
-    const why = code ? body.detail
-        : status ? `the answer of ${url} is ${status} and not from lockkeeper`
-        : `no answer from ${url} to ${method} ${path}: ${answer.why}; ${isTrusted ? 'is this the URL of the service'
-            + ' (LOCKKEEPER_URL)?' : 'the authorities to trust are the option ca, or LOCKKEEPER_CA'}`;
-    const hint = status === 401 ? '; the API key is the option apiKey, or LOCKKEEPER_API_KEY' : '';
-    const message = `${code === 'lock_held' || !key ? '' : `'${key}': `}${why}${hint}`;
+    const told = code ? `${body.detail}${kind === 'LockBusy' ? '' : ` (${status} ${code})`}`
+        : status ? `the answer is ${status} and not from lockkeeper` : answer.why;
+    const isRefused = kind === 'RequestRefused' && status !== 0;
+    const message = isRefused ? refusal(code, told, answer.hasApiKey) + (code ? '' : `, ${service.url}`) : told;
     const fields: Record<string, unknown> = { key, status: status || undefined, code: code || undefined };
     if (kind === 'LockBusy') [fields.owner, fields.retryAfter] = [body.owner, body.retry_after_ms && body.retry_after_ms / 1e3];
     if (kind === 'ServiceUnavailable') fields.outcome = didNothing(answer) ? 'nothing' : 'unknown';

@@ -7,6 +7,9 @@ import type { Begin, Claim, Order, Report } from './worker.js';
 
 const EXIT_TIME = 2500; // For last words when the process exits.
 
+/** The milliseconds of an end that its caller does not wait for: a service that answers is told by then. */
+export const MOMENT = 250;
+
 const all = new Map<number, Lease>();
 let worker: Worker | undefined;
 let lastId = 0;
@@ -24,7 +27,10 @@ function start(): Worker {
         worker = undefined; // The next claim starts another one. Leases of this one are told of their end.
         const message = `the thread that renews leases has ended: ${why}; if this is a bundle, leave lockkeeper out`;
         const failure: Failure = { kind: 'ServiceUnavailable', message, fields: { outcome: 'unknown' } };
-        for (const [id, lease] of [...all]) lease.hear({ id, is: 'failed', failure });
+        for (const [id, lease] of [...all]) {
+            lease.hear({ id, is: 'failed', failure });
+            lease.hear({ id, is: 'released', why: '' });
+        }
     });
     started.unref(); // After `message` is listened to, which would undo it.
     return started;
@@ -58,7 +64,9 @@ export class Lease {
     readonly #warn: (message: string) => void;
     #margin: number; // The work is told so long before the end.
     #isDropped = false;
-    #last: Report | undefined; // After which the worker has it no more.
+    #last: Report | undefined; // What became of it. The worker may be about to end what is left.
+    #over = () => {}; // Nothing is left.
+    readonly #ended = new Promise<void>((resolve) => (this.#over = resolve));
     #wake = () => {};
     #timer: NodeJS.Timeout | undefined;
     #why = 'this process was busy or suspended for too long';
@@ -91,14 +99,19 @@ export class Lease {
     async acquire(signal?: AbortSignal): Promise<this> {
         signal?.throwIfAborted();
         const caller = new Error().stack ?? '';
-        const cancel = () => this.#drop();
+        let isLate = false;
+        const cancel = () => {
+            this.#drop();
+            setTimeout(() => ((isLate = true), this.#wake()), MOMENT);
+        };
         worker ??= start();
         all.set(this.#begin.id, this);
         signal?.addEventListener('abort', cancel);
         send(this.#begin);
         await this.#next();
         signal?.removeEventListener('abort', cancel);
-        if (this.#isDropped && !this.#last) await this.#next();
+        while (this.#isDropped && !this.#last && !isLate) await this.#next();
+        if (this.#isDropped || this.#last?.is === 'failed') void stayAlive(this.#ended); // It is withdrawn behind the caller.
         if (this.#isDropped) throw signal!.reason;
         if (this.#last?.is !== 'failed') return this;
         const error = errorOf(this.#last.failure);
@@ -110,6 +123,7 @@ export class Lease {
     /** @internal */
     hear(report: Report): void {
         if (report.is === 'troubled') return void (this.#why = report.why);
+        if (report.is === 'waiting') return this.#warn(report.why);
         if (report.is === 'granted') {
             if (this.#isDropped) return; // Its release is reported next.
             const { fencingToken, slot } = report.grant;
@@ -118,12 +132,22 @@ export class Lease {
             this.#margin = Math.min(this.#margin, report.grant.ttl / 2);
             this.#watch();
         } else {
-            all.delete(report.id);
+            if (report.is !== 'failed' && report.is !== 'lost') {
+                all.delete(report.id);
+                this.#over();
+            }
+            if (this.#last) return;
             this.#last = report;
             if (report.is === 'lost') this.#lose(report.why);
             if (report.is === 'failed') this.#why = report.failure.message; // The work is told before the end.
         }
         this.#wake();
+    }
+
+    /** @internal Throws if there is no lease to begin with: this process may have been suspended since the grant. */
+    begin(): void {
+        if (this.#left() <= this.#margin) this.#lose(this.#why, 'began', 'nothing ran');
+        this.signal.throwIfAborted();
     }
 
     /** @internal The work is wanted no more. */
@@ -147,9 +171,9 @@ export class Lease {
         this.#timer = setTimeout(() => this.#watch(), Math.min(left, 1000)).unref(); // A suspension stops timers.
     }
 
-    #lose(why: string): void {
+    #lose(why: string, before = 'ended', then = 'other work may overlap with yours'): void {
         clearTimeout(this.#timer);
-        this.#lost ??= new LeaseLost(`the lease of '${this.key}' is lost: ${why}`, { key: this.key });
+        this.#lost ??= new LeaseLost(`the lease on '${this.key}' was lost before the work ${before}: ${why}; ${then}`, { key: this.key });
         this.#control.abort(this.#lost);
     }
 
@@ -163,7 +187,7 @@ export class Lease {
         if (last.is === 'gone') this.#lose(last.why);
         if (this.#lost) throw this.#lost;
         if (last.is === 'unreached' || last.is === 'failed') {
-            this.#warn(`'${this.key}' is not released and will expire: ${last.is === 'failed' ? this.#why : last.why}`);
+            this.#warn(`'${this.key}' is not released; the lease ends by its TTL: ${last.is === 'failed' ? this.#why : last.why}`);
         }
     }
 }

@@ -1,12 +1,13 @@
 // The thread that acquires, renews and releases: it goes on while the event loop of the program is blocked.
 
 import { parentPort, workerData } from 'node:worker_threads';
+import { ANSWER_TIME, Absence, type Limits } from './absence.js';
 import { backoff, now, sleep, suspended } from './clock.js';
 import type { Failure } from './errors.js';
 import { type Answer, type Call, type Service, didNothing, failureOf, holdsNothing, keyPath, otherLease, send } from './http.js';
 
 /** The `ttl` in milliseconds, `until` is the end of the wait. A new token for each claim, so a repeat is the same claim. */
-export type Claim = { service: Service; key: string; token: string; ttl: number; until: number; options: object };
+export type Claim = { service: Service; key: string; token: string; ttl: number; until: number; limits: Limits; options: object };
 
 /** `end` comes before the end that the service knows; capped by a max_hold, no renewal makes it last longer. */
 type Grant = { fencingToken: number; slot?: number; ttl: number; end: number; isCapped: boolean };
@@ -20,20 +21,20 @@ export type Order = Begin | { do: 'drop'; id: number } | { do: 'end'; done: Int3
 /** How a release went: `gone` if there was no lease any more. */
 type Released = { is: 'released' | 'gone' | 'unreached'; why: string };
 
-/** What became of a claim. Only `granted` and `troubled` are not the end of it. */
+/** What became of a claim. After `failed` and `lost` something may be left for a moment, until `released`. */
 export type Report = { id: number } & (
-    { is: 'granted'; grant: Grant } | { is: 'failed'; failure: Failure } | { is: 'troubled' | 'lost'; why: string } | Released
+    { is: 'granted'; grant: Grant } | { is: 'failed'; failure: Failure } | { is: 'troubled' | 'waiting' | 'lost'; why: string }
+    | Released
 );
 
-const SLICE = 25_000; // The longest wait of one request: the service's limit. A longer wait keeps its place.
-const GRACE = 5000; // The time beyond the wait in which a lost answer is repeated.
-const ANSWER_TIME = 5000; // The time limit of the answer to a renewal.
-const LONG_ANSWER_TIME = 10_000; // That of an answer to a claim, besides its wait.
+const SLICE = 20_000; // The longest wait of one request; a longer wait repeats it in the same place.
+const GRACE = 5000; // The time beyond the wait, for the repeats that the service asks for.
 const SUPERSEDED = 3; // Answers in a row, after which another program counts as a user of the token.
 const PAUSE = 250; // The least time between two requests of one wait.
 const LEAVE_TIME = 2000; // How long a request that is given up is heard out, and the limit of a DELETE.
 const RELEASE_TIME = 5000; // How long a release is repeated; each may take most of it: a late answer tells more.
 const ON_ITS_WAY = 1000; // How long a request may stay behind, in a proxy that sends it on after it was given up.
+const MOMENT = 250; // Of an end that nobody waits for: a service that answers is told by then.
 const CAPPED = 'it lasts no longer, because the service has a max_hold for its key';
 
 const tell = (report: Report) => parentPort!.postMessage(report);
@@ -50,8 +51,10 @@ class Keeping {
 
     constructor({ id, claim, end }: Begin) {
         [this.#id, this.#claim, this.#end] = [id, claim, end];
-        const failed = (error: unknown) => // Such as a token prefix that no header may have.
+        const failed = (error: unknown) => { // Such as a token prefix that no header may have.
             tell({ id, is: 'failed', failure: { kind: 'ServiceUnavailable', message: `${error}`, fields: { outcome: 'unknown' } } });
+            tell({ id, is: 'released', why: '' });
+        };
         this.over = this.#run().catch(failed).finally(() => keepings.delete(id));
     }
 
@@ -72,7 +75,13 @@ class Keeping {
         const id = this.#id;
         const grant = await this.#acquire();
         if (!grant) return tell({ id, is: 'released', why: '' });
-        if ('kind' in grant) return tell({ id, is: 'failed', failure: grant });
+        if ('failure' in grant) {
+            const left = grant.isUnsure ? this.#leave() : undefined;
+            await Promise.race([left, left && sleep(MOMENT)]);
+            tell({ id, is: 'failed', failure: grant.failure });
+            await left;
+            return tell({ id, is: 'released', why: '' });
+        }
         this.#note(grant.end);
         if (grant.isCapped) tell({ id, is: 'troubled', why: CAPPED });
         tell({ id, is: 'granted', grant });
@@ -81,6 +90,7 @@ class Keeping {
         this.#note(0);
         tell({ id, is: 'lost', why });
         await this.#release(grant); // By the service's clock it may be there still.
+        tell({ id, is: 'released', why: '' });
     }
 
     #note = (end: number) => Atomics.store(this.#end, 0, BigInt(Math.floor(end)));
@@ -90,16 +100,17 @@ class Keeping {
         return { method, path: keyPath(key) + after, key, token, body, within };
     }
 
-    /** Repeats the request until it is granted. Else it leaves nothing behind; undefined if it was dropped. */
-    async #acquire(): Promise<Grant | Failure | undefined> {
-        const { service, key, ttl, until, options } = this.#claim;
+    /** Repeats the request until it is granted. Else a lease may exist if it is unsure; undefined if it was dropped. */
+    async #acquire(): Promise<Grant | { failure: Failure; isUnsure: boolean } | undefined> {
+        const { service, key, ttl, until, limits, options } = this.#claim;
         let isUnsure = false; // A lease may exist, of an answer that was lost or late.
         let named: number | undefined; // A lease that an earlier request of this claim has begun: it is replaced.
+        const absence = new Absence(limits);
         for (let failures = 0, superseded = 0; ; ) {
             const sent = now();
-            const wait = Math.floor(Math.min(SLICE, Math.max(0, until - sent)));
+            const wait = Math.floor(Math.max(0, Math.min(SLICE, until - sent, absence.end(Infinity) - ANSWER_TIME - sent)));
             // Two thirds of the rest: only the answer may have been lost, so there is time for a repeat.
-            const within = Math.max(500, Math.min(LONG_ANSWER_TIME, ((until + GRACE - sent - wait) * 2) / 3));
+            const within = Math.max(500, Math.min(ANSWER_TIME, ((until + GRACE - sent - wait) * 2) / 3));
             const body = { ttl_ms: ttl, wait_ms: wait, ...options, fencing_token: named };
             const request = this.#request('POST', wait + within, '', body);
             const call = send(service, request);
@@ -108,21 +119,28 @@ class Keeping {
             const grant = this.#grant(answer, sent);
             // A late one is asked for again, which renews it.
             if (grant && grant.end - now() >= grant.ttl / 2) return grant;
+            const isAbsent = absence.notes(answer, sent, wait);
             isUnsure = !holdsNothing(answer) && (isUnsure || !didNothing(answer)) || named !== undefined;
             if (otherLease(answer) || answer.code === 'lock_lost') named = otherLease(answer);
             superseded = answer.code === 'superseded' ? superseded + 1 : 0;
             const failure = failureOf(service, request, answer);
             if (superseded === SUPERSEDED) failure.kind = 'WaitCancelled';
-            if (grant) failure.message = `'${key}': the answers take longer than half of the TTL; use a longer one`;
+            if (grant) failure.message = 'the answers take longer than half of the TTL; use a longer one';
             const isBusy = failure.kind === 'LockBusy' && answer.code === 'lock_held';
             const isTold = isBusy || (answer.code !== '' && answer.status === 429); // Nothing was lost.
-            const isOver = isTold ? now() >= until - 1 : now() >= until + GRACE;
-            if (isOver || !['LockBusy', 'ServiceUnavailable'].includes(failure.kind)) {
-                if (isUnsure) await this.#leave();
-                return failure;
+            const end = isAbsent ? absence.end(until) : isTold ? until - 1 : until + GRACE;
+            if (now() >= end || !['LockBusy', 'ServiceUnavailable'].includes(failure.kind)) {
+                if (failure.kind === 'ServiceUnavailable') failure.message = `'${key}' was not acquired: ${failure.message}`;
+                return { failure, isUnsure };
+            }
+            if (absence.isDue()) {
+                const left = until - now();
+                const more = left >= 1000 && left < Infinity ? `${Math.floor(left / 1000)} s more ` : '';
+                tell({ id: this.#id, is: 'waiting', why: `waiting ${more}for '${key}', retrying: ${failure.message}` });
             }
             failures = isBusy ? 0 : failures + 1;
-            await this.#unlessDropped(sleep(isBusy ? sent + PAUSE - now() : Math.max(answer.retryAfter, backoff(failures))));
+            const pause = isBusy ? sent + PAUSE - now() : Math.max(answer.retryAfter, backoff(failures));
+            await this.#unlessDropped(sleep(Math.min(pause, end - now())));
             if (this.#isDropped) return await this.#leave();
         }
     }
