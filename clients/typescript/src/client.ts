@@ -124,7 +124,7 @@ export class LockClient {
     async #ask(method: string, path: string, key: string, isGood: (body: any) => boolean, isSafe = true) {
         const until = now() + ANSWER_TIME;
         for (let failures = 0; ; failures++) {
-            const request = { method, path, key, within: ANSWER_TIME };
+            const request = { method, path, key, within: ANSWER_TIME, isOnce: !isSafe };
             const answer = await send(this.#service, request).answer;
             if (answer.status === 200 && isGood(answer.body)) return answer.body;
             const failure = failureOf(this.#service, request, answer);

@@ -3,13 +3,14 @@
 import * as http from 'node:http';
 import * as https from 'node:https';
 import type { Failure } from './errors.js';
+import { agentOf, closeIdle } from './connect.js';
 import { type Service, readApiKey } from './service.js';
 import { connectionWords, refusal } from './words.js';
 
 export type { Service };
 
-/** The key is for messages; the answer has to be there `within` so many milliseconds. */
-export type Request = { method: string; path: string; key: string; token?: string; body?: object; within: number };
+/** The key is for messages; the answer has to be there `within` so many milliseconds. One that `isOnce` is not repeated. */
+export type Request = { method: string; path: string; key: string; token?: string; body?: object; within: number; isOnce?: boolean };
 
 /**
  * Status 0 is none, and `why`; the code is that of a problem of lockkeeper, `retryAfter` the pause in milliseconds that
@@ -29,8 +30,8 @@ const MAX_BYTES = 8 << 20; // More than the largest page of a list.
 /** The path of a key. Its slashes stay, because some proxies refuse `%2F`. */
 export const keyPath = (key: string) => `/locks/${encodeURIComponent(key).replaceAll('%2F', '/')}`;
 
-/** Sends a request on a connection of its own, so that none meets one that is broken. */
-export function send(service: Service, { method, path, token, body, within }: Request): Call {
+/** Sends a request. A connection that has failed takes the idle ones with it, so that the repeat meets a new one. */
+export function send(service: Service, { method, path, token, body, within, isOnce }: Request): Call {
     const { connection, prefix, url } = service;
     let apiKey: string;
     try {
@@ -39,30 +40,35 @@ export function send(service: Service, { method, path, token, body, within }: Re
         return { answer: Promise.resolve({ ...NONE, why: (error as Error).message, isFinal: true }), cut: () => {} };
     }
     const headers = { 'Content-Type': 'application/json', ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
-    const own = { agent: false, method, path: prefix + path, headers: { ...headers, ...(token && { 'Lock-Token': token }) } };
-    const isSecure = connection.protocol === 'https:';
-    const request = (isSecure ? https : http).request({ ...connection, ...own });
-    let isSent = false;
-    let cut!: (why?: string, answer?: object) => void;
+    const agent = agentOf(connection);
+    if (isOnce) closeIdle(agent); // One of them may be closed by the service in this moment.
+    const own = { agent, method, path: prefix + path, headers: { ...headers, ...(token && { 'Lock-Token': token }) } };
+    const { protocol, hostname, port } = connection;
+    const request = (protocol === 'https:' ? https : http).request({ protocol, hostname, port, ...own });
+    let [isSent, isDone] = [false, false];
+    let cut!: (why?: string, answer?: object, isFinal?: boolean) => void;
     const answer = new Promise<Answer>((resolve) => {
-        cut = (why = 'given up', answer) => {
+        cut = (why, answer, isFinal = false) => {
+            if (isDone) return;
+            isDone = true;
             clearTimeout(late);
             clearTimeout(deaf);
-            resolve({ ...NONE, why: `no answer from ${url}: ${why}`, isSent, hasApiKey: apiKey !== '', ...answer });
+            const told = `no answer from ${url}: ${why ?? 'given up'}`;
+            resolve({ ...NONE, why: told, isSent: isSent && !isFinal, isFinal, hasApiKey: apiKey !== '', ...answer });
+            if (answer) return; // The connection is kept.
             request.destroy();
+            if (why !== undefined) closeIdle(agent);
         };
     });
     const late = setTimeout(() => cut(`timeout after ${(within / 1e3).toFixed(1)} s`), within);
     const deaf = setTimeout(() => cut('timeout after 5.0 s'), Math.min(within, 5000));
     request.on('error', (error) => {
         const { why, isFinal } = connectionWords(error);
-        cut(why, isFinal ? { isFinal, isSent: false } : {});
+        cut(why, undefined, isFinal);
     });
-    request.on('socket', (socket) => {
-        socket.once(isSecure ? 'secureConnect' : 'connect', () => {
-            isSent = true;
-            clearTimeout(deaf);
-        });
+    request.on('socket', () => { // It is connected.
+        isSent = true;
+        clearTimeout(deaf);
     });
     request.on('response', (response) => {
         let text = '';

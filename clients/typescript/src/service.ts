@@ -1,15 +1,15 @@
 // Where the service is, and what goes with each request: from the options, or the environment.
 
 import { readFileSync } from 'node:fs';
-import type { RequestOptions } from 'node:https';
 import { createSecureContext } from 'node:tls';
+import type { Connection } from './connect.js';
 import { systemWords } from './words.js';
 
 /**
- * `connection` is for node:http and node:https, `prefix` the path before the routes. An API key in a file is read for
+ * `prefix` is the path before the routes. An API key in a file is read for
  * each request: a new one needs no restart.
  */
-export type Service = { url: string; prefix: string; connection: RequestOptions; apiKey: string; apiKeyFile?: string };
+export type Service = { url: string; prefix: string; connection: Connection; apiKey: string; apiKeyFile?: string };
 
 /** The settings of a service, as in the options of a client. */
 export type Settings = { url?: string; apiKey?: string; apiKeyFile?: string; ca?: string; cert?: string; certKey?: string };
@@ -22,7 +22,7 @@ export function serviceOf(own: Settings): Service {
     const { protocol, hostname, port, pathname } = parse(socketPath ? 'http://localhost' : url, url);
     const apiKeyFile = own.apiKey === undefined ? own.apiKeyFile ?? env('API_KEY_FILE') : undefined;
     const apiKey = own.apiKey ?? (apiKeyFile === undefined ? env('API_KEY') : undefined) ?? '';
-    const host = { hostname: hostname.replace(/^\[|\]$/g, ''), port: port || undefined, autoSelectFamily: true };
+    const host = { hostname: hostname.replace(/^\[|\]$/g, ''), port: port ? Number(port) : undefined };
     const connection = { protocol, ...(socketPath ? { socketPath } : host), ...tlsOf(own) };
     const service = { url, prefix: pathname.replace(/\/+$/, ''), connection, apiKey, apiKeyFile };
     readApiKey(service);

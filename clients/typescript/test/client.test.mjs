@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer as createTls } from 'node:https';
+import { Socket, connect, createServer as createNet } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, beforeEach, test } from 'node:test';
@@ -12,6 +13,7 @@ import { fileURLToPath } from 'node:url';
 import { inspect } from 'node:util';
 import { Worker } from 'node:worker_threads';
 import { Absence, USUAL } from '../dist/absence.js';
+import { firstToAccept } from '../dist/connect.js';
 import { LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable, WaitCancelled } from '../dist/index.js';
 import { fake } from './fake.mjs';
 
@@ -311,6 +313,54 @@ test('the end of an absence, and its warnings', () => {
         if (absence.isDue(at * 1000)) told.push(at - 100);
     }
     assert.deepEqual(told, [5, 65, 125, 185]);
+});
+
+test('addresses are tried side by side, and a slow one is waited for', async () => {
+    const server = createNet((socket) => socket.end()).listen(0, '127.0.0.1');
+    await new Promise((resolve) => server.once('listening', resolve));
+    const { port } = server.address();
+    const silent = () => new Socket(); // It never connects.
+    const slow = () => {
+        const socket = new Socket();
+        setTimeout(() => socket.destroyed || socket.connect(port, '127.0.0.1'), 600);
+        return socket;
+    };
+    const kinds = { silent, slow, quick: () => connect(port, '127.0.0.1'), refused: () => connect(1, '127.0.0.1') };
+    for (const [addresses, expected] of [
+        ['silent quick', 'quick'], ['silent silent silent quick', 'quick'], ['refused refused quick', 'quick'], ['slow silent silent', 'slow'],
+        ['slow refused', 'slow'], ['silent slow', 'slow'],
+    ]) {
+        const made = [];
+        const { socket, address } = await firstToAccept(addresses.split(' '), (one) => (made.push(kinds[one]()), made.at(-1)));
+        assert.equal(address, expected, addresses);
+        assert.deepEqual(made.filter((one) => !one.destroyed), [socket]);
+        socket.destroy();
+    }
+    await assert.rejects(firstToAccept([], () => assert.fail()), /the name has no address/);
+    await assert.rejects(firstToAccept(['refused', 'refused'], kinds.refused), { code: 'ECONNREFUSED' });
+    await assert.rejects(firstToAccept(['silent'], silent), /no address accepts/);
+    server.close();
+});
+
+test('connections are kept, and a repeat after a failure has a new one', async () => {
+    const ports = () => new Set(service.seen.map((one) => one.port)).size;
+    await client.withLock('a', () => {}); // The worker and the program have connections of their own.
+    await client.get('a');
+    service.seen.length = 0;
+    for (let i = 0; i < 5; i++) await client.withLock('a', () => {});
+    for (let i = 0; i < 5; i++) await client.get('a');
+    assert.ok(ports() <= 2, `${ports()} connections`);
+    service.seen.length = 0;
+    let lost = 2;
+    service.instead = ({ method }) => (method === 'POST' && lost-- > 0 ? [0] : undefined);
+    await client.withLock('a', () => {});
+    assert.equal(ports(), 3);
+    // A forced release is asked once: it must not meet a connection that the service is closing.
+    await client.get('a');
+    service.seen.length = 0;
+    await client.get('a');
+    await client.forceRelease('a');
+    assert.equal(ports(), 2);
 });
 
 test('troubles that stay are told at once, in the words of the command line', async () => {

@@ -36,7 +36,7 @@ export async function fake({ listen = [0, '127.0.0.1'], make = createServer } = 
         for await (const part of request) text += part;
         const url = new URL(request.url, 'http://fake');
         const one = {
-            method: request.method, path: request.url, token: request.headers['lock-token'], headers: request.headers,
+            method: request.method, path: request.url, token: request.headers['lock-token'], port: request.socket.remotePort, headers: request.headers,
             key: decodeURIComponent(url.pathname.replace(/^(\/admin)?\/locks\/?/, '').replace(/\/refresh$/, '')),
             query: url.searchParams, body: text ? JSON.parse(text) : {},
         };
