@@ -122,11 +122,10 @@ func New(config Config) (*Client, error) {
 	if wrong := wrongURL(address); wrong != "" {
 		return nil, fmt.Errorf("lockkeeper: `%s` is not the URL of a service: %s", shown(address), wrong)
 	}
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
-	dial, base := dialer.DialContext, address
+	dial, base := newAddresses().connect, address
 	if file := strings.TrimPrefix(address, "unix:"); file != address {
 		base = "http://localhost"
-		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.DialContext(ctx, "unix", file) }
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", file) }
 	}
 	header, err := headerOf(config)
 	if err != nil {
