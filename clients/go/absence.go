@@ -6,10 +6,13 @@ import "time"
 type limits struct {
 	withoutWait time.Duration // of a claim whose wait is over, or that does not wait: a restart takes less
 	beforeLine  time.Duration // of one that never stood in line: a machine that starts has no network or names for so long
-	first, next time.Duration // without an answer until the first warning, and from one to the next
+	first, next time.Duration // without an answer until the first warning, and from one warning or report of a wait to the next
+
+	look, lookAgain time.Duration // in line until the first look at the key: most leases are granted before; and until the next
 }
 
-var usual = limits{withoutWait: 5 * time.Second, beforeLine: time.Minute, first: 5 * time.Second, next: time.Minute}
+var usual = limits{withoutWait: 5 * time.Second, beforeLine: time.Minute, first: 5 * time.Second, next: time.Minute,
+	look: time.Second, lookAgain: 5 * time.Second}
 
 // atOnce is the time of an answer, unless the service has put the claim in line.
 const atOnce = time.Second

@@ -125,7 +125,9 @@ func New(config Config) (*Client, error) {
 	dial, base := newAddresses().connect, address
 	if file := strings.TrimPrefix(address, "unix:"); file != address {
 		base = "http://localhost"
-		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", file) }
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", file)
+		}
 	}
 	header, err := headerOf(config)
 	if err != nil {

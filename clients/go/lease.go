@@ -26,6 +26,10 @@ type Options struct {
 	Slots  int           // share the key with so many leases in all, which have the slots 1 to Slots
 	Shared bool          // share the key with all who share it, as readers do
 	Owner  string        // the name of the holder, shown to others; that of the client if empty
+
+	// OnWait, if it is set, is called a second after a wait in line has begun, and then once a minute, in a goroutine of its
+	// own. The API key needs the permission read.
+	OnWait func(Wait)
 }
 
 // A claim is a token's wish for a key. All its requests have this token, so a repeat gets the lease or the place in
@@ -69,6 +73,11 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 	}
 	open, abort := context.WithCancel(context.Background()) // After the end of ctx a request is heard out.
 	until := now() + shorter(longer(0, c.options.Wait), Forever-now()-2*grace)
+	watch, served := context.WithCancel(ctx)
+	defer served()
+	if c.options.OnWait != nil && c.options.Wait > 0 {
+		go c.report(watch)
+	}
 	var asked chan grant // of the open request, if there is one
 	isDoubtful := false  // A request whose outcome is unknown may have been granted.
 	away := absence{limits: c.client.limits}

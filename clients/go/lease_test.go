@@ -588,6 +588,62 @@ func TestAClaimThatNeverReachedTheServiceGivesUpAndOneThatStoodInLineWaits(t *te
 	}
 }
 
+func TestAWaitIsToldWhenItHasBegunAndAgainLater(t *testing.T) {
+	for _, row := range []struct {
+		queue, owner string
+		ahead        int
+	}{{`{"owner":"first"},{"owner":"me"}`, "other", 1}, {`{"owner":"me"},{"owner":"me"}`, "", -1}, {`{}`, "", -1}} {
+		looks := []string{`{"key":"a","held":true,"waiters":0}`, `<html>`}
+		service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+			look := fmt.Sprintf(`{"key":"a","held":true,"owner":%q,"waiters":2,"queue":[%s]}`, row.owner, row.queue)
+			if r.Method == http.MethodGet && len(looks) > 0 {
+				look, looks = looks[0], looks[1:]
+			}
+			if r.Method == http.MethodGet {
+				fmt.Fprint(w, look)
+			}
+			return r.Method == http.MethodGet
+		})
+		client.limits.look, client.limits.lookAgain, client.limits.next = 50*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
+		service.give("a", "other", 1)
+		told := make(chan Wait, 100)
+		done := make(chan error)
+		go func() {
+			options := Options{Wait: time.Minute, Owner: "me", OnWait: func(wait Wait) { told <- wait }}
+			done <- client.WithLock(background, "a", options, nothing)
+		}()
+		first, second := <-told, <-told
+		for _, wait := range []Wait{first, second} {
+			if wait.Key != "a" || wait.Owner != row.owner || wait.Ahead != row.ahead || wait.Waiters != 2 {
+				t.Errorf("%+v", wait)
+			}
+		}
+		if first.Waited < 50*time.Millisecond || second.Waited < first.Waited+200*time.Millisecond {
+			t.Error(first, second)
+		}
+		service.mutex.Lock()
+		delete(service.leases, "a")
+		service.mutex.Unlock()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if got := service.requests("GET")[0]; got != "GET /locks/a?waiters=100" {
+			t.Error(got)
+		}
+	}
+	service, client := startFake(t, nil)
+	client.limits.look = 50 * time.Millisecond
+	for _, wait := range []time.Duration{0, time.Minute} { // Neither without a wait nor after the grant.
+		err := client.WithLock(background, "a", Options{Wait: wait, OnWait: func(Wait) { t.Error("told") }}, func(context.Context, *Lease) error {
+			time.Sleep(150 * time.Millisecond)
+			return nil
+		})
+		if err != nil || len(service.requests("GET")) != 0 {
+			t.Error(err, service.requests("GET"))
+		}
+	}
+}
+
 func TestTheEndOfAnAbsence(t *testing.T) {
 	const second = time.Second
 	refused, silent := &Error{}, &Error{OutcomeUnknown: true}

@@ -8,6 +8,7 @@ import { LeaseLost, LockBusy, RequestRefused, errorOf } from './errors.js';
 import { failureOf, keyPath, send } from './http.js';
 import { Lease, MOMENT, stayAlive } from './lease.js';
 import { type Service, serviceOf } from './service.js';
+import { type Wait, report } from './wait.js';
 
 /** The settings of a client. What is absent comes from the environment, as for the command line. */
 export interface ClientOptions {
@@ -36,6 +37,8 @@ export interface LockOptions {
     owner?: string;
     /** Gives up the claim; in withLock() also tells the work to stop. */
     signal?: AbortSignal;
+    /** Called a second after a wait in line has begun, and then once a minute. The API key needs the permission read. */
+    onWait?: (wait: Wait) => void;
 }
 
 /** A lease as others see it; times are in milliseconds. */
@@ -51,7 +54,7 @@ export type ForcedRelease = { key: string; owner?: string; fencingToken?: number
 
 type Work<T> = (lease: Lease) => T | Promise<T>;
 
-const OPTIONS = ['ttl', 'wait', 'slots', 'shared', 'owner', 'signal'];
+const OPTIONS = ['ttl', 'wait', 'slots', 'shared', 'owner', 'signal', 'onWait'];
 
 export class LockClient {
     readonly #service: Service;
@@ -117,8 +120,13 @@ export class LockClient {
         const token = tokenPrefix + randomBytes(16).toString('hex');
         const [ms, until] = [Math.round(millis('ttl', ttl)), now() + millis('wait', wait)];
         const claim = { service: this.#service, key, token, ttl: ms, until, limits: USUAL, options: { owner, slots, shared } };
-        const warn = (message: string) => process.emitWarning(message, 'LockkeeperWarning');
-        return new Lease(claim, this.#own.warn ?? warn).acquire(signal);
+        const warn = this.#own.warn ?? ((message: string) => process.emitWarning(message, 'LockkeeperWarning'));
+        const over = new AbortController();
+        if (options.onWait && claim.until > now()) {
+            const failed = (error: unknown) => warn(`'${key}': the callback for its wait failed: ${error}`);
+            report(this.#service, key, owner, options.onWait, over.signal).catch(failed);
+        }
+        return new Lease(claim, warn).acquire(signal).finally(() => over.abort());
     }
 
     async #ask(method: string, path: string, key: string, isGood: (body: any) => boolean, isSafe = true) {

@@ -34,7 +34,17 @@ export function now(): number {
     return monotonic() + suspended.ms;
 }
 
-export const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+/** Waits for so long, or until the signal is aborted. */
+export const sleep = (ms: number, signal?: AbortSignal) => new Promise<void>((resolve) => {
+    const end = () => {
+        clearTimeout(timer);
+        signal?.removeEventListener('abort', end);
+        resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener('abort', end);
+    if (signal?.aborted) end();
+});
 
 /** The pause before the next attempt, with jitter. Not for long: the service keeps the place in line for 5 s. */
 export const backoff = (failures: number) => Math.min(1000, 50 * 2 ** failures) * (0.5 + Math.random() / 2);

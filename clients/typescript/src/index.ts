@@ -3,3 +3,4 @@ export type { ClientOptions, ForcedRelease, LeaseStatus, LockOptions, LockStatus
 export type { Duration } from './clock.js';
 export { LeaseLost, LockBusy, LockkeeperError, RequestRefused, ServiceUnavailable, WaitCancelled } from './errors.js';
 export { type Lease } from './lease.js';
+export type { Wait } from './wait.js';

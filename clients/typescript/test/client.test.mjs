@@ -14,6 +14,7 @@ import { inspect } from 'node:util';
 import { Worker } from 'node:worker_threads';
 import { Absence, USUAL } from '../dist/absence.js';
 import { firstToAccept } from '../dist/connect.js';
+import { PAUSES } from '../dist/wait.js';
 import { LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable, WaitCancelled } from '../dist/index.js';
 import { fake } from './fake.mjs';
 
@@ -291,6 +292,35 @@ test('a claim that never reached the service gives up, and one that stood in lin
     const answers = [service.problem(409, 'lock_held'), ...Array(5).fill([502, {}])];
     service.instead = ({ method }) => (method === 'POST' ? answers.shift() : undefined);
     assert.equal(await client.withLock('a', { wait: 600 }, () => 'done'), 'done');
+});
+
+test('a wait is told when it has begun and again later', async (t) => {
+    const usual = { ...PAUSES };
+    t.after(() => Object.assign(PAUSES, usual));
+    Object.assign(PAUSES, { first: 50, retry: 50, next: 200 });
+    for (const [queue, owner, ahead] of [[[{ owner: 'first' }, { owner: 'me' }], 'other', 1], [[{ owner: 'me' }, { owner: 'me' }], undefined, undefined], [undefined, undefined, undefined]]) {
+        const looks = [[200, { key: 'a', held: true, waiters: 0 }], [502, {}]];
+        service.instead = ({ method }) => method === 'GET' ? looks.shift() ?? [200, { key: 'a', held: true, owner, waiters: 2, queue }] : undefined;
+        service.held.set('a', { token: 'x', number: 1, end: Infinity });
+        service.seen.length = 0;
+        const told = [];
+        const claim = client.withLock('a', { wait: 60, owner: 'me', onWait: (wait) => told.push(wait) }, () => 'done');
+        await until(() => told.length > 1);
+        for (const wait of told.slice(0, 2)) assert.deepEqual({ ...wait, waited: 0 }, { key: 'a', owner, ahead, waiters: 2, waited: 0 });
+        assert.ok(told[0].waited >= 0.05 && told[1].waited >= told[0].waited + 0.2);
+        service.held.clear();
+        assert.equal(await claim, 'done');
+        assert.equal(service.seen.find((one) => one.method === 'GET').path, '/locks/a?waiters=100');
+    }
+    service.seen.length = 0;
+    for (const wait of [0, 60]) await client.withLock('a', { wait, onWait: () => assert.fail() }, () => pause(150));
+    assert.equal(service.count('GET'), 0); // Neither without a wait nor after the grant.
+    service.held.set('a', { token: 'x', number: 1, end: Infinity });
+    const claim = client.withLock('a', { wait: 60, onWait: () => { throw new Error('own'); } }, () => 'done');
+    await until(() => warnings.length > 0);
+    assert.equal(warnings[0], "'a': the callback for its wait failed: Error: own");
+    service.held.clear();
+    assert.equal(await claim, 'done');
 });
 
 test('the end of an absence, and its warnings', () => {
