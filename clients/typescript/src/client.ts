@@ -18,6 +18,8 @@ export interface ClientOptions {
     apiKey?: string; apiKeyFile?: string;
     /** PEM files: the only authorities to trust; a client certificate and its key (LOCKKEEPER_CA, _CERT, _CERT_KEY). */
     ca?: string; cert?: string; certKey?: string;
+    /** Such as 'http://user:password@proxy:3128'; '' is none. By default HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY. */
+    proxy?: string;
     /** The name that others see; by default the host and the process id. */
     owner?: string;
     /** For services with a redis.token_prefix (LOCKKEEPER_TOKEN_PREFIX). */
@@ -114,6 +116,10 @@ export class LockClient {
         if (unknown) throw new TypeError(`unknown option '${unknown}'; the options are ${OPTIONS.join(', ')}`);
         // JSON has no such number: it would be an exclusive lease.
         if (!Number.isSafeInteger(slots ?? 1)) throw new TypeError(`slots: '${slots}' is no number of leases`);
+        // Other libraries have milliseconds here: a process that dies would keep its key for hours.
+        if (Number(ttl) > 3600) {
+            throw new TypeError(`ttl: ${ttl} is a number of seconds, more than an hour: write '${ttl}ms' or '${ttl}s'`);
+        }
         pathOf(key);
         const { tokenPrefix = process.env['LOCKKEEPER_TOKEN_PREFIX'] ?? '' } = this.#own;
         const owner = options.owner ?? this.#own.owner ?? `${hostname()}:${process.pid}`;

@@ -42,8 +42,11 @@ export function send(service: Service, { method, path, token, body, within, isOn
     const headers = { 'Content-Type': 'application/json', ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
     const agent = agentOf(connection);
     if (isOnce) closeIdle(agent); // One of them may be closed by the service in this moment.
-    const own = { agent, method, path: prefix + path, headers: { ...headers, ...(token && { 'Lock-Token': token }) } };
-    const { protocol, hostname, port } = connection;
+    const { protocol, hostname, port, proxy } = connection;
+    // A proxy tunnels https://, and is asked for the whole URL of http://.
+    const isAsked = proxy && protocol === 'http:';
+    const more = { ...(token && { 'Lock-Token': token }), ...(isAsked && proxy.authorization && { 'Proxy-Authorization': proxy.authorization }) };
+    const own = { agent, method, path: (isAsked ? url.replace(/\/+$/, '') : prefix) + path, headers: { ...headers, ...more } };
     const request = (protocol === 'https:' ? https : http).request({ protocol, hostname, port, ...own });
     let [isSent, isDone] = [false, false];
     let cut!: (why?: string, answer?: object, isFinal?: boolean) => void;

@@ -1,5 +1,6 @@
 // The program's side of claims and leases, and of the worker, which all clients of the process share.
 
+import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { type Duration, millis, now, suspended } from './clock.js';
 import { type Failure, LeaseLost, errorOf } from './errors.js';
@@ -19,7 +20,7 @@ const send = (order: Order) => worker?.postMessage(order);
 function start(): Worker {
     // The options and hooks of the program (`--import`, NODE_OPTIONS) are not for this thread.
     const own = { env: { ...process.env, NODE_OPTIONS: '' }, execArgv: [], workerData: suspended.ms };
-    const started = new Worker(new URL('./worker.js', import.meta.url), own);
+    const started = new Worker(join(__dirname, 'worker.js'), own);
     let why = 'it was terminated';
     started.on('error', (error) => (why = error.message));
     started.on('message', (report: Report) => all.get(report.id)?.hear(report));
@@ -94,6 +95,11 @@ export class Lease {
 
     /** Releases the lease. Rejects with LeaseLost if it has ended before, or the work was told that it would. */
     release = (): Promise<void> => (this.#release ??= this.#giveBack());
+
+    /** `await using lease = ...` releases it at the end of the block, and rejects as release() does. */
+    async [Symbol.asyncDispose](): Promise<void> {
+        await this.release();
+    }
 
     /** @internal Waits for the grant. Rejects with the signal's reason once it is aborted, and nothing is left. */
     async acquire(signal?: AbortSignal): Promise<this> {

@@ -3,6 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { createSecureContext } from 'node:tls';
 import type { Connection } from './connect.js';
+import { proxyOf } from './proxy.js';
 import { systemWords } from './words.js';
 
 /**
@@ -12,7 +13,7 @@ import { systemWords } from './words.js';
 export type Service = { url: string; prefix: string; connection: Connection; apiKey: string; apiKeyFile?: string };
 
 /** The settings of a service, as in the options of a client. */
-export type Settings = { url?: string; apiKey?: string; apiKeyFile?: string; ca?: string; cert?: string; certKey?: string };
+export type Settings = { url?: string; apiKey?: string; apiKeyFile?: string; ca?: string; cert?: string; certKey?: string; proxy?: string };
 
 const env = (name: string) => process.env[`LOCKKEEPER_${name}`] || undefined;
 
@@ -23,7 +24,8 @@ export function serviceOf(own: Settings): Service {
     const apiKeyFile = own.apiKey === undefined ? own.apiKeyFile ?? env('API_KEY_FILE') : undefined;
     const apiKey = own.apiKey ?? (apiKeyFile === undefined ? env('API_KEY') : undefined) ?? '';
     const host = { hostname: hostname.replace(/^\[|\]$/g, ''), port: port ? Number(port) : undefined };
-    const connection = { protocol, ...(socketPath ? { socketPath } : host), ...tlsOf(own) };
+    const proxy = proxyOf(own.proxy, protocol, host.hostname, host.port ?? (protocol === 'https:' ? 443 : 80));
+    const connection = { protocol, ...(socketPath ? { socketPath } : { ...host, proxy }), ...tlsOf(own) };
     const service = { url, prefix: pathname.replace(/\/+$/, ''), connection, apiKey, apiKeyFile };
     readApiKey(service);
     return service;

@@ -27,6 +27,7 @@ export function connectionWords(error: NodeJS.ErrnoException): { why: string; is
         return final('it asks for a client certificate that it trusts: name its files (`cert` and `certKey`, LOCKKEEPER_CERT'
             + ' and LOCKKEEPER_CERT_KEY)');
     }
+    if (code === 'ERR_PROXY') return final(message);
     if (/^(CERT_|ERR_TLS_CERT)|HOSTNAME_MISMATCH|INVALID_(CA|PURPOSE)/.test(code)) {
         return final(`its certificate is not accepted: ${message}`);
     }

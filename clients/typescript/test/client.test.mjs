@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer as createHttp, request as askHttp } from 'node:http';
 import { createServer as createTls } from 'node:https';
 import { Socket, connect, createServer as createNet } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -14,6 +15,7 @@ import { inspect } from 'node:util';
 import { Worker } from 'node:worker_threads';
 import { Absence, USUAL } from '../dist/absence.js';
 import { firstToAccept } from '../dist/connect.js';
+import { proxyOf } from '../dist/proxy.js';
 import { PAUSES } from '../dist/wait.js';
 import { LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable, WaitCancelled } from '../dist/index.js';
 import { fake } from './fake.mjs';
@@ -55,6 +57,19 @@ const until = async (check) => {
     }
     assert.fail(`not within 10 s: ${check}`);
 };
+/** The files of a certificate and its key, if there is openssl. */
+function certificate(names) {
+    const [key, cert] = [join(directory, 'key.pem'), join(directory, 'cert.pem')];
+    const request = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2'];
+    const more = ['-subj', '/CN=other', '-addext', `subjectAltName=${names}`, '-keyout', key, '-out', cert];
+    try {
+        execFileSync('openssl', [...request, ...more], { stdio: 'ignore' });
+        return { key, cert };
+    } catch {
+        return undefined;
+    }
+}
+
 const isLost = (cause) => (error) => error instanceof LeaseLost && error.cause === cause && error.key === 'a';
 
 test('the result of the work comes back, and the lease is released by its number', async () => {
@@ -74,6 +89,10 @@ test('the result of the work comes back, and the lease is released by its number
 
 test('arguments that make no sense are refused before anything is asked', async () => {
     for (const ttl of ['30 s', '5x', '1m30', '1m 30s', -1, NaN, Infinity, null, '1e3', '']) await assert.rejects(client.tryLock('a', { ttl }), TypeError, `${ttl}`);
+    for (const ttl of [30000, 3601, '30000']) {
+        const told = `ttl: ${ttl} is a number of seconds, more than an hour: write '${ttl}ms' or '${ttl}s'`;
+        await assert.rejects(client.tryLock('a', { ttl }), { name: 'TypeError', message: told });
+    }
     for (const slots of [NaN, Infinity, 1.5, '2']) await assert.rejects(client.tryLock('a', { slots }), TypeError, `${slots}`);
     await assert.rejects(client.tryLock('a', { tll: 5 }), /unknown option 'tll'/);
     await assert.rejects(client.withLock('a', {}), TypeError);
@@ -372,13 +391,114 @@ test('addresses are tried side by side, and a slow one is waited for', async () 
     server.close();
 });
 
+test('the package loads by `require` as well, as in Jest', async () => {
+    const script = `
+        const { LockClient } = require(${JSON.stringify(fileURLToPath(new URL('../dist/index.js', import.meta.url)))});
+        new LockClient(${JSON.stringify(service.url)}).withLock('a', ({ fencingToken }) => console.log(fencingToken));`;
+    for (const program of [process.execPath, ...(process.env.BUN ? [process.env.BUN] : [])]) {
+        const child = spawn(program, ['-e', script], { stdio: ['ignore', 'pipe', 'inherit'] });
+        let out = '';
+        child.stdout.on('data', (part) => (out += part));
+        assert.equal(await new Promise((resolve) => child.on('close', resolve)), 0, program);
+        assert.match(out, /^\d+\n$/);
+        assert.equal(service.held.size, 0);
+    }
+});
+
+test('`await using` releases, and tells of a loss', async (t) => {
+    if (!Symbol.asyncDispose) return t.skip('not in this version of Node');
+    const lease = await client.tryLock('a');
+    await lease[Symbol.asyncDispose]();
+    assert.equal(service.held.size, 0);
+    const lost = await client.tryLock('a');
+    service.held.clear();
+    await assert.rejects(lost[Symbol.asyncDispose](), LeaseLost);
+});
+
+/** A proxy, with the requests and tunnels that it was asked for. */
+async function proxy(status = 200) {
+    const asked = [];
+    const server = createHttp((request, response) => {
+        asked.push([request.method, request.url, request.headers['proxy-authorization']]);
+        const { port, pathname, search } = new URL(request.url);
+        const { method, headers } = request;
+        request.pipe(askHttp({ host: '127.0.0.1', port, path: pathname + search, method, headers }, (answer) => {
+            response.writeHead(answer.statusCode, answer.headers);
+            answer.pipe(response);
+        }));
+    });
+    server.on('connect', ({ url, headers }, socket) => {
+        asked.push(['CONNECT', url, headers['proxy-authorization']]);
+        if (status !== 200) return socket.end(`HTTP/1.1 ${status} By the test\r\n\r\n`);
+        const other = connect(Number(url.split(':').at(-1)), '127.0.0.1', () => {
+            socket.write('HTTP/1.1 200 By the test\r\n\r\n');
+            socket.pipe(other).pipe(socket);
+        });
+        for (const one of [socket, other]) one.on('error', () => {});
+    });
+    await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+    const close = () => (server.close(), server.closeAllConnections?.());
+    return { asked, close, url: `http://127.0.0.1:${server.address().port}` };
+}
+
+test('a proxy is asked for http://, and tunnels https://', async (t) => {
+    const [own, refusing] = [await proxy(), await proxy(407)];
+    t.after(() => [own, refusing].forEach((one) => one.close()));
+    const named = own.url.replace('//', '//jane:s%2Fcret@');
+    const basic = `Basic ${Buffer.from('jane:s/cret').toString('base64')}`;
+    await new LockClient({ url: service.url, proxy: named }).withLock('a', () => {});
+    assert.deepEqual(own.asked[0], ['POST', `${service.url}/locks/a`, basic]);
+    assert.match(own.asked[1].join(' '), /^DELETE .*\/locks\/a\?fencing_token=\d+ /);
+    const secure = certificate('IP:127.0.0.1');
+    if (!secure) return t.skip('no openssl');
+    const other = await fake({ make: (handler) => createTls({ key: readFileSync(secure.key), cert: readFileSync(secure.cert) }, handler) });
+    t.after(() => other.close());
+    const url = `https://127.0.0.1:${other.port}`;
+    own.asked.length = 0;
+    assert.equal(await new LockClient({ url, ca: secure.cert, proxy: named }).withLock('a', () => 'done'), 'done');
+    assert.deepEqual(own.asked, [['CONNECT', `127.0.0.1:${other.port}`, basic]]);
+    assert.equal(other.seen.some((one) => one.headers['proxy-authorization']), false);
+    const told = `the proxy ${refusing.url.replace('//', '//jane@').replace(/.*@/, '...@')} makes no connection to 127.0.0.1:${other.port}: it answers 407 By the test`;
+    const refused = new LockClient({ url, ca: secure.cert, proxy: refusing.url.replace('//', '//jane@') });
+    await assert.rejects(refused.tryLock('a', { wait: Infinity }), { name: 'RequestRefused', message: `no answer from ${url}: ${told}` });
+    assert.throws(() => new LockClient({ proxy: 'https://a:s3cret@b' }), { message: '`...@b` is not the URL of a proxy: write it like http://proxy:3128' });
+});
+
+test('the proxy of the environment is used as by other programs', (t) => {
+    const own = Object.keys(process.env).filter((name) => /_proxy$/i.test(name)).map((name) => [name, process.env[name]]);
+    t.after(() => own.forEach(([name, value]) => (process.env[name] = value)));
+    for (const [env, protocol, host, expected] of [
+        [{ HTTPS_PROXY: 'http://p:1' }, 'https:', 'locks.example', 'p:1'], [{ HTTPS_PROXY: 'http://p:1' }, 'http:', 'locks.example'],
+        [{ http_proxy: 'p' }, 'http:', 'locks.example', 'p:80'], [{ ALL_PROXY: 'p:2' }, 'https:', 'locks.example', 'p:2'],
+        [{ HTTPS_PROXY: 'p' }, 'https:', 'localhost'], [{ HTTPS_PROXY: 'p' }, 'https:', '127.0.0.1'], [{}, 'https:', 'locks.example'],
+        [{ HTTPS_PROXY: 'p', NO_PROXY: 'a.example, .example' }, 'https:', 'locks.example'], [{ HTTPS_PROXY: 'p', NO_PROXY: '*' }, 'https:', 'x'],
+        [{ HTTPS_PROXY: 'p', NO_PROXY: 'locks.example:80' }, 'https:', 'locks.example', 'p:80'],
+        [{ HTTPS_PROXY: 'p', NO_PROXY: 'locks.example:443' }, 'https:', 'locks.example'],
+        [{ HTTPS_PROXY: 'p', NO_PROXY: 'example' }, 'https:', 'otherexample', 'p:80'],
+        [{ HTTP_PROXY: 'p', REQUEST_METHOD: 'GET' }, 'http:', 'locks.example'],
+    ]) {
+        for (const name of Object.keys(process.env)) if (/_proxy$/i.test(name)) delete process.env[name];
+        Object.assign(process.env, env);
+        const found = proxyOf(undefined, protocol, host, protocol === 'https:' ? 443 : 80);
+        assert.equal(found && `${found.hostname}:${found.port}`, expected, JSON.stringify([env, protocol, host]));
+        for (const name of Object.keys(env)) delete process.env[name];
+    }
+    assert.equal(proxyOf('', 'https:', 'locks.example', 443), undefined);
+    assert.equal(proxyOf('p', 'http:', 'localhost', 80).hostname, 'p');
+});
+
 test('connections are kept, and a repeat after a failure has a new one', async () => {
     const ports = () => new Set(service.seen.map((one) => one.port)).size;
     await client.withLock('a', () => {}); // The worker and the program have connections of their own.
     await client.get('a');
     service.seen.length = 0;
     for (let i = 0; i < 5; i++) await client.withLock('a', () => {});
-    for (let i = 0; i < 5; i++) await client.get('a');
+    const leaks = [];
+    const note = (warning) => leaks.push(warning.message);
+    process.on('warning', note);
+    for (let i = 0; i < 20; i++) await client.get('a');
+    process.off('warning', note);
+    assert.deepEqual(leaks, []); // Such as too many listeners of one socket.
     assert.ok(ports() <= 2, `${ports()} connections`);
     service.seen.length = 0;
     let lost = 2;
@@ -455,7 +575,7 @@ test('a worker that dies costs its leases and claims, which are told, and the ne
 test('without the file of the worker the error says so', async () => {
     cpSync(new URL('../dist', import.meta.url), join(directory, 'dist'), { recursive: true });
     rmSync(join(directory, 'dist/worker.js'));
-    writeFileSync(join(directory, 'package.json'), '{"type":"module"}');
+    writeFileSync(join(directory, 'package.json'), '{"type":"commonjs"}');
     const bundled = await import(join(directory, 'dist/index.js'));
     const claim = new bundled.LockClient(service.url).withLock('a', () => assert.fail());
     await assert.rejects(claim, (error) => error instanceof bundled.ServiceUnavailable && /leave lockkeeper out/.test(error.message));
@@ -527,14 +647,9 @@ test('settings come from the environment: unix socket, API key in a file', async
 });
 
 test('https trusts the authority of `ca`, and nothing without it', async (t) => {
-    const [key, cert] = [join(directory, 'key.pem'), join(directory, 'cert.pem')];
-    try {
-        const request = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2'];
-        const names = ['-subj', '/CN=other', '-addext', 'subjectAltName=IP:127.0.0.1', '-keyout', key, '-out', cert];
-        execFileSync('openssl', [...request, ...names], { stdio: 'ignore' });
-    } catch {
-        return t.skip('no openssl');
-    }
+    const made = certificate('IP:127.0.0.1');
+    if (!made) return t.skip('no openssl');
+    const { key, cert } = made;
     const other = await fake({ make: (handler) => createTls({ key: readFileSync(key), cert: readFileSync(cert) }, handler) });
     const url = `https://127.0.0.1:${other.port}`;
     assert.equal(await new LockClient({ url, ca: cert }).withLock('a', () => 'done'), 'done');

@@ -170,7 +170,7 @@ async fn the_action_holds_the_key_for_the_job_and_gives_it_back() {
     let forced = stage.http().delete("/admin/locks/deploy/shop").await;
     assert_eq!(forced.status, 200);
     let (shown, code) = third.post();
-    let lost = shown.starts_with("::error::the lease of 'deploy/shop' is lost");
+    let lost = shown.starts_with("::error::the lease on 'deploy/shop' was lost");
     assert!(code == Some(1) && lost, "{shown}");
 }
 
