@@ -91,7 +91,16 @@ type Config struct {
 	APIKey     string // or APIKeyFile, LOCKKEEPER_API_KEY_FILE, LOCKKEEPER_API_KEY, in this order
 	APIKeyFile string // a file with the API key, which is read for each request
 	CA         string // a PEM file with the only authorities to trust; or LOCKKEEPER_CA
-	Owner      string // the name of this client, shown to others; HOST:PID if empty
+
+	// PEM files of a client certificate and its key, read for each connection; or LOCKKEEPER_CERT and LOCKKEEPER_CERT_KEY.
+	Cert, CertKey string
+
+	// HTTP sends the requests, in place of a client of this package's own: with a proxy, say. It has its own settings of
+	// TLS, and follows no redirects. A Timeout below 30 seconds cuts waits.
+	HTTP *http.Client
+
+	TokenPrefix string // for services with a redis.token_prefix; or LOCKKEEPER_TOKEN_PREFIX
+	Owner       string // the name of this client, shown to others; HOST:PID if empty
 
 	// Logf hears of what no caller is told, such as a lease that could not be released; log.Printf if nil.
 	Logf func(format string, values ...any)
@@ -103,17 +112,18 @@ func (c Config) Format(f fmt.State, _ rune) {
 	if c.APIKey != "" {
 		secret = "(secret)"
 	}
-	fmt.Fprintf(f, "{URL:%s APIKey:%s APIKeyFile:%s CA:%s Owner:%s}", shown(c.URL), secret, c.APIKeyFile, c.CA, c.Owner)
+	fmt.Fprintf(f, "{URL:%s APIKey:%s APIKeyFile:%s CA:%s Cert:%s CertKey:%s Owner:%s}", shown(c.URL), secret, c.APIKeyFile,
+		c.CA, c.Cert, c.CertKey, c.Owner)
 }
 
 // A Client reaches one service. Several goroutines may use it at once. A program needs one, made by [New].
 type Client struct {
-	url, base, owner string // url is for messages
-	http             *http.Client
-	header           func() (http.Header, error) // a function, so that no dump of a client shows the API key
-	logf             func(string, ...any)
-	limits           limits
-	ends             sync.WaitGroup // those that go on behind their callers
+	url, base, owner, prefix string // url is for messages, prefix that of the tokens
+	http                     *http.Client
+	header                   func() (http.Header, error) // a function, so that no dump of a client shows the API key
+	logf                     func(string, ...any)
+	limits                   limits
+	ends                     sync.WaitGroup // those that go on behind their callers
 }
 
 // New makes a client, and sends nothing. The error says which setting is wrong.
@@ -139,14 +149,22 @@ func New(config Config) (*Client, error) {
 	}
 	host, _ := os.Hostname()
 	client := &Client{url: address, base: base, header: header, logf: config.Logf, limits: usual,
-		owner: setting(config.Owner, fmt.Sprintf("%s:%d", host, os.Getpid()))}
+		prefix: setting(config.TokenPrefix, os.Getenv("LOCKKEEPER_TOKEN_PREFIX")),
+		owner:  setting(config.Owner, fmt.Sprintf("%s:%d", host, os.Getpid()))}
 	if client.logf == nil {
 		client.logf = log.Printf
 	}
 	client.http = &http.Client{ // Idle for less than the service allows. No proxy: it would see the tokens.
 		Transport: &http.Transport{DialContext: dial, TLSClientConfig: trust, MaxIdleConnsPerHost: 32,
-			IdleConnTimeout: 20 * time.Second, TLSHandshakeTimeout: 5 * time.Second},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+			IdleConnTimeout: 20 * time.Second, TLSHandshakeTimeout: 5 * time.Second}}
+	if config.HTTP != nil {
+		if base != address || config.CA != "" || config.Cert != "" || config.CertKey != "" {
+			return nil, errors.New("lockkeeper: Config.HTTP has settings of its own: leave out unix:, CA, Cert and CertKey")
+		}
+		copied := *config.HTTP
+		client.http = &copied
+	}
+	client.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return client, nil
 }
 

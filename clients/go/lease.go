@@ -61,7 +61,7 @@ func (c *Client) newClaim(key string, options Options) *claim {
 		options.TTL = 30 * time.Second
 	}
 	options.Owner = setting(options.Owner, c.owner)
-	return &claim{c, key, path("/locks/", key), hex.EncodeToString(random), options}
+	return &claim{c, key, path("/locks/", key), c.prefix + hex.EncodeToString(random), options}
 }
 
 // acquire repeats the request until it is granted, refused, or the wait and the patience are over. After an error the
@@ -241,10 +241,11 @@ type Lease struct {
 	claim *claim
 	first grant // for what no renewal changes
 
-	work, life       context.Context // life ends with the lease, later than the caller's context
-	endWork, endLife func()
-	once             sync.Once
-	result           error // of Release
+	work, life context.Context // life ends with the lease, later than the caller's context
+	endWork    func(cause error)
+	endLife    func()
+	once       sync.Once
+	result     error // of Release
 
 	mutex     sync.Mutex
 	end, told time.Duration // told is when the work is told, unless a renewal comes first
@@ -270,7 +271,7 @@ func (c *Client) Lock(ctx context.Context, key string, options Options) (*Lease,
 	}
 	l := &Lease{claim: claim, first: first}
 	l.hold(first)
-	l.work, l.endWork = context.WithCancel(ctx)
+	l.work, l.endWork = withCause(ctx)
 	l.life, l.endLife = context.WithCancel(context.Background())
 	go l.renew(l.end - claim.options.TTL/3*2)
 	go l.watch()
@@ -321,7 +322,8 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options, work
 
 // Context returns the context for the work. It ends with the context of [Client.Lock], when the lease is lost or
 // released, and a tenth of the TTL before the lease ends, 200 ms at least. Its Err looks at the clock, so it is right
-// at once after this process was stopped or the machine suspended.
+// at once after this process was stopped or the machine suspended. After a loss context.Cause returns the error of
+// [Lease.Err].
 func (l *Lease) Context() context.Context { return workContext{l.work, l} }
 
 type workContext struct {
@@ -342,7 +344,7 @@ func (l *Lease) Err() error {
 		l.lost = &Error{Kind: ErrLeaseLost, Key: l.claim.key, Detail: "it could not be renewed in time: " + l.why}
 	}
 	if l.lost != nil {
-		l.endWork()
+		l.endWork(l.lost)
 		l.endLife()
 	}
 	return l.lost
@@ -390,7 +392,7 @@ func (l *Lease) giveBack(isHurried bool) error {
 	l.once.Do(func() {
 		result := l.Err()
 		l.endLife()
-		l.endWork()
+		l.endWork(nil)
 		if result == nil && !isHurried {
 			l.result = l.claim.release(l.first.FencingToken)
 			return

@@ -95,17 +95,35 @@ func named(file string) string {
 // trustOf returns the settings of TLS.
 func trustOf(config Config) (*tls.Config, error) {
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
-	file := setting(config.CA, os.Getenv("LOCKKEEPER_CA"))
-	if file == "" {
+	if config.HTTP != nil {
 		return trust, nil
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		told, _ := inWords(err)
-		return nil, fmt.Errorf("lockkeeper: Config.CA: cannot read %s: %s; name a PEM file that this user may read", file, told)
+	if file := setting(config.CA, os.Getenv("LOCKKEEPER_CA")); file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			told, _ := inWords(err)
+			return nil, fmt.Errorf("lockkeeper: Config.CA: cannot read %s: %s; name a PEM file that this user may read", file, told)
+		}
+		if trust.RootCAs = x509.NewCertPool(); !trust.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("lockkeeper: Config.CA: %s has no certificate: it needs a part -----BEGIN CERTIFICATE-----", file)
+		}
 	}
-	if trust.RootCAs = x509.NewCertPool(); !trust.RootCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("lockkeeper: Config.CA: %s has no certificate: it needs a part -----BEGIN CERTIFICATE-----", file)
+	cert, key := setting(config.Cert, os.Getenv("LOCKKEEPER_CERT")), setting(config.CertKey, os.Getenv("LOCKKEEPER_CERT_KEY"))
+	if cert == "" && key == "" {
+		return trust, nil
+	} else if cert == "" || key == "" {
+		return nil, errors.New("lockkeeper: Config.Cert and Config.CertKey belong together: set both, or neither")
+	}
+	read := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("Config.Cert: %s with %s: %w", cert, key, err)
+		}
+		return &pair, nil
+	}
+	trust.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
+	if _, err := read(); err != nil {
+		return nil, fmt.Errorf("lockkeeper: %w", err)
 	}
 	return trust, nil
 }
@@ -123,6 +141,9 @@ func inWords(err error) (told string, isFinal bool) {
 	case errors.As(err, &authority):
 		return "its certificate is not signed by an authority that is trusted here: name the file of that authority " +
 			"(Config.CA, LOCKKEEPER_CA)", true
+	case strings.Contains(err.Error(), "remote error: tls:") && strings.Contains(err.Error(), "certificate"):
+		return "it asks for a client certificate that it trusts: name its files (Config.Cert and Config.CertKey, LOCKKEEPER_CERT " +
+			"and LOCKKEEPER_CERT_KEY)", true
 	case strings.Contains(err.Error(), "x509: "):
 		_, why, _ := strings.Cut(err.Error(), "x509: ")
 		return "its certificate is not accepted: " + why, true
