@@ -13,7 +13,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -123,7 +123,7 @@ type Client struct {
 	header                   func() (http.Header, error) // a function, so that no dump of a client shows the API key
 	logf                     func(string, ...any)
 	limits                   limits
-	ends                     sync.WaitGroup // those that go on behind their callers
+	ends                     int32 // the number of those that may go on behind their callers
 }
 
 // New makes a client, and sends nothing. The error says which setting is wrong.
@@ -171,11 +171,8 @@ func New(config Config) (*Client, error) {
 // Close waits for what goes on behind callers whose contexts have ended: claims are withdrawn, and leases released. That
 // takes no time with a service that answers, and 8 seconds at most. A program defers it in main.
 func (c *Client) Close() {
-	done := make(chan struct{})
-	go func() { c.ends.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(longestEnd):
+	for end := now() + longestEnd; atomic.LoadInt32(&c.ends) > 0 && now() < end; {
+		time.Sleep(5 * time.Millisecond)
 	}
 	if c.http != nil {
 		c.http.CloseIdleConnections()
@@ -185,9 +182,9 @@ func (c *Client) Close() {
 // behind does what ends a claim or a lease, and goes on with it behind a caller that is in a hurry.
 func (c *Client) behind(end func()) {
 	done := make(chan struct{})
-	c.ends.Add(1)
+	atomic.AddInt32(&c.ends, 1)
 	go func() {
-		defer c.ends.Done()
+		defer atomic.AddInt32(&c.ends, -1)
 		defer close(done)
 		end()
 	}()
