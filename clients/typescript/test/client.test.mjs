@@ -264,9 +264,15 @@ test('a time limit of the caller holds with a silent service, in line and in the
             await until(() => signal.aborted);
             throw reason;
         });
-        if (silent.length === 2) await until(() => service.count('POST')).then(() => control.abort(reason));
-        // The service speaks only when the caller is back.
+        await until(() => service.count('POST') > 0);
+        const { emit } = worker;
+        const reports = [];
+        worker.emit = (name, ...rest) => (reports.push(rest[0]?.is), emit.call(worker, name, ...rest));
+        if (silent.length === 2) control.abort(reason);
+        // The service speaks only when the caller is back, which is before the end of the withdrawal.
         await assert.rejects(claim, (error) => error === reason);
+        assert.deepEqual(reports.filter((is) => is === 'released' || is === 'unreached'), []);
+        delete worker.emit;
         speak();
         await until(() => service.held.size === 0 && service.count('DELETE') > 0);
         Object.assign(service, { seen: [], instead: () => undefined });
