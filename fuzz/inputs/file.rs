@@ -92,6 +92,7 @@ fn acquire(locks: &Locks, key: &str) -> bool {
         owner: None,
         origin: Origin::Client,
         slots: None,
+        units: None,
         kept: false,
         named: None,
         permit: None,

@@ -136,6 +136,7 @@ impl Options {
             ttl,
             owner: self.owner()?.or_else(|| call.default_owner(app)),
             slots: self.slots(app.locks.guarantees().most_slots)?,
+            units: None,
             kept: false,
             named: self.fencing_token()?,
             permit: None,

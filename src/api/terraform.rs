@@ -68,8 +68,9 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
     let owner = LockInfo::owner(text(&members, "Who")?, text(&members, "Operation")?);
     let owner = owner.or_else(|| call.default_owner(app));
     let (key, ttl) = (call.key.clone(), app.ttl.max);
-    let (origin, slots, kept, named, permit) = (Origin::Client, None, false, None, None);
-    let claim = Claim { key, token, origin, ttl, owner, slots, kept, named, permit };
+    let (origin, slots, units, named) = (Origin::Client, None, None, None);
+    let (kept, permit) = (false, None);
+    let claim = Claim { key, token, origin, ttl, owner, slots, units, kept, named, permit };
     match locks::claim_key(app, call, claim, Duration::ZERO).await? {
         Acquired::Granted(_) | Acquired::Again(_) => Ok(()),
         Acquired::Held(status, waited) => {

@@ -66,9 +66,11 @@ pub struct Claim {
     pub ttl: Ttl,
     /// The client's label.
     pub owner: Option<Owner>,
-    /// With how many it would share the key at most; `None` for as many as its lease has, or else
-    /// an exclusive lease.
+    /// The most units that it would allow on the key; `None` for those of its lease, or else an
+    /// exclusive lease.
     pub slots: Option<Slots>,
+    /// The units that it would take; `None` for those of its lease, or else one.
+    pub units: Option<u16>,
     /// True if a stream is to keep the lease.
     pub kept: bool,
     /// Replaces this lease of the token, and begins no other.
@@ -83,9 +85,14 @@ impl Claim {
         self.slots.unwrap_or(Slots::ALONE)
     }
 
+    /// The share of a new lease, before it has a slot.
+    pub fn share(&self) -> Share {
+        Share { slots: self.slots(), units: self.units.unwrap_or(1), slot: None }
+    }
+
     /// Returns true if both ask for the same lease: the answer to one is an answer to the other.
     pub(crate) fn asks_the_same(&self, other: &Self) -> bool {
-        let options = |claim: &Self| (claim.ttl, claim.slots, claim.kept);
+        let options = |claim: &Self| (claim.ttl, claim.slots, claim.units, claim.kept);
         options(self) == options(other) && self.owner == other.owner
     }
 }
@@ -242,7 +249,9 @@ impl Holder {
 pub struct Sharers {
     /// Their number.
     pub holders: u64,
-    /// The most holders that all of them allow.
+    /// The units that they have taken.
+    pub units: u64,
+    /// The most units that all of them allow.
     pub slots: Slots,
     /// The first to end, if they were asked for.
     pub leases: Vec<Holder>,

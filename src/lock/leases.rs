@@ -143,7 +143,8 @@ impl Leases {
         self.with(|known, holds| {
             if replaces.is_some() {
                 // It ends that one only, also of an exclusive key.
-                let (fencing_token, share) = (replaces, Share { slots: Slots::SHARED, slot: None });
+                let (fencing_token, share) =
+                    (replaces, Share { slots: Slots::SHARED, ..Share::ALONE });
                 let before = Holder { fencing_token, share, ..Holder::default() };
                 holds.ended(key, &before, Why::Replaced);
             }
@@ -563,7 +564,7 @@ mod tests {
         let leases = leases(Why::Elsewhere);
         let slots = Slots::from_number(3).unwrap();
         let shared = |number: u64| Lease {
-            share: Share { slots, slot: Some(number as u16) },
+            share: Share { slots, units: 1, slot: Some(number as u16) },
             ..lease("a", number)
         };
         let grant = |lease: Lease| {
@@ -599,7 +600,7 @@ mod tests {
         leases.granted(&claim(), &win("a", 1));
         leases.waited(&win("a", 1), Duration::from_secs(3));
         advance(Duration::from_secs(2)).await;
-        let share = Share { slots: Slots::SHARED, slot: None };
+        let share = Share { slots: Slots::SHARED, ..Share::ALONE };
         let shared = Lease { share, ..lease("a", 2) };
         let replaces = Some(Replaced { number: number(1), ends_at: 0 });
         let changed = Win { lease: shared, replaces, ..win("a", 2) };

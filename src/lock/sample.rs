@@ -27,6 +27,7 @@ pub(crate) fn claim(on: &str, name: &str, ttl_ms: u64) -> Claim {
         ttl: Ttl::from_millis(ttl_ms),
         owner: None,
         slots: None,
+        units: None,
         kept: false,
         named: None,
         permit: None,

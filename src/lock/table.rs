@@ -94,9 +94,10 @@ impl Table {
         Self { prefixes, slack, ..self }
     }
 
-    /// Rules 4 to 7. Grants the key if all who would then hold it allow so many and no present claim
-    /// is ahead, or again to a holder's token; otherwise a claim that asks in line joins it. The
-    /// fencing token of a new lease is `proposal`, or the next number if that is higher.
+    /// Rules 4 to 7. Grants the key if all leases that would then hold it allow their units and no
+    /// present claim is ahead, or again to a holder's token; otherwise a claim that asks in line
+    /// joins it. The fencing token of a new lease is `proposal`, or the next number if that is
+    /// higher.
     ///
     /// Returns `None` if all 2^53 fencing tokens are used up.
     pub fn ask(
@@ -321,7 +322,7 @@ impl Table {
     /// this claim, or to no claim while no present claim is ahead.
     fn is_turn_of(&self, claim: &Claim) -> bool {
         let Claim { key, token, .. } = claim;
-        if !holders::room(self.entries(key), token, claim.slots()) {
+        if !holders::room(self.entries(key), token, claim.share()) {
             return false;
         }
         let Some(line) = self.lines.get(key) else { return true };

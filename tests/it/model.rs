@@ -54,8 +54,8 @@ enum Step {
     List,
 }
 
-/// What a claim asks for: its TTL, its slots, and whether it is a stream's.
-type Wish = (u64, Option<u64>, bool);
+/// What a claim asks for: its TTL, its slots and units, and whether it is a stream's.
+type Wish = (u64, (Option<u64>, Option<u16>), bool);
 
 /// What somebody does who knows one lease of a token.
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +75,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let long = || (60..70_u64).prop_map(|minutes| minutes * MINUTE);
     let slots = || {
         prop_oneof![
-            6 => Just(None),
-            1 => Just(Some(1)),
-            3 => (2..4_u64).prop_map(Some),
-            2 => Just(Some(u64::from(Slots::SHARED.number()))),
+            6 => Just((None, None)),
+            1 => Just((Some(1), None)),
+            3 => (2..4_u64).prop_map(|slots| (Some(slots), None)),
+            3 => (3..6_u64, 1..4_u16).prop_map(|(slots, units)| (Some(slots), Some(units))),
+            2 => Just((Some(u64::from(Slots::SHARED.number())), None)),
         ]
     };
     let wish = || (long(), slots(), proptest::bool::weighted(0.3));
@@ -138,7 +139,8 @@ impl Both<'_> {
                 (said, expected)
             }
             Step::Pass(at, by) => {
-                let (said, expected) = self.pass(&self.claim(at, by, (SHORT, None, false))).await;
+                let (said, expected) =
+                    self.pass(&self.claim(at, by, (SHORT, (None, None), false))).await;
                 if !said.what.starts_with("held") {
                     self.forget_place(at, by);
                 }
@@ -232,11 +234,11 @@ impl Both<'_> {
                 let said = store.renew(&last, linger).await.unwrap();
                 (renewed(said), renewed(self.table.renew(&other_last, linger, now)))
             }
-            Act::Acquire((ttl, slots, kept)) => {
+            Act::Acquire((ttl, (slots, units), kept)) => {
                 let (ttl, slots) = (Ttl::from_millis(ttl), slots.and_then(Slots::from_number));
                 let claims = [one, other].map(|of| {
                     let named = of.number;
-                    Claim { ttl, slots, kept, named, ..claim.clone() }
+                    Claim { ttl, slots, units, kept, named, ..claim.clone() }
                 });
                 let said = store.ask(&claims[0], Ask::Once(None)).await.unwrap();
                 let expected = self.table.ask(&claims[1], Ask::Once(None), now, 0).unwrap();
@@ -339,10 +341,12 @@ impl Both<'_> {
         key(&format!("{}/{at}", self.history))
     }
 
-    fn claim(&self, at: u8, by: u8, (ttl, slots, kept): Wish) -> Claim {
+    fn claim(&self, at: u8, by: u8, (ttl, (slots, units), kept): Wish) -> Claim {
         let shares = !self.stage.store.about().guarantees.most_slots.is_alone();
         let slots = slots.filter(|_| shares).and_then(Slots::from_number);
-        Claim { slots, kept, ..claim(&format!("{}/{at}", self.history), &by.to_string(), ttl) }
+        let units = units.filter(|_| shares);
+        let claim = claim(&format!("{}/{at}", self.history), &by.to_string(), ttl);
+        Claim { slots, units, kept, ..claim }
     }
 }
 

@@ -23,14 +23,17 @@ const READER: u64 = 1_001;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Acquire(u8, u64, Option<u64>, Named),
-    Wait(u8, u64, Option<u64>),
+    Acquire(u8, u64, Wish, Named),
+    Wait(u8, u64, Wish),
     Leave(u8, Keep),
     Refresh(u8),
     Release(u8),
     Force(Option<usize>),
     Pass(u64),
 }
+
+/// The slots that a claim names, and its units of them.
+type Wish = (Option<u64>, Option<u16>);
 
 /// The lease that a claim names.
 #[derive(Clone, Copy, Debug)]
@@ -45,10 +48,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ttl = || 5..60_u64;
     let slots = || {
         prop_oneof![
-            2 => Just(None),
-            1 => Just(Some(1)),
-            4 => (2..5_u64).prop_map(Some),
-            2 => Just(Some(READER)),
+            2 => Just((None, None)),
+            1 => Just((Some(1), None)),
+            4 => (2..5_u64).prop_map(|slots| (Some(slots), None)),
+            4 => (3..7_u64, 1..4_u16).prop_map(|(slots, units)| (Some(slots), Some(units))),
+            2 => Just((Some(READER), None)),
         ]
     };
     let named =
@@ -72,6 +76,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Known {
     number: u64,
     slots: u64,
+    units: u64,
     slot: Option<u16>,
     ttl: u64,
     ends: u64,
@@ -100,9 +105,9 @@ impl World {
         Timestamp::from_micros(self.now * 1_000)
     }
 
-    fn claim(&self, who: u8, ttl: u64, slots: Option<u64>) -> Claim {
+    fn claim(&self, who: u8, ttl: u64, (slots, units): Wish) -> Claim {
         let slots = slots.and_then(Slots::from_number);
-        Claim { slots, ..claim("a", &who.to_string(), ttl) }
+        Claim { slots, units, ..claim("a", &who.to_string(), ttl) }
     }
 
     fn step(&mut self, step: Step) {
@@ -202,7 +207,8 @@ impl World {
         let wished = self.wished(who, claim);
         let room = self.room(who, wished);
         if let Some(own) = self.held.get(&who) {
-            let refused = if claim.named.is_some() { !room } else { wished != own.slots };
+            let refused =
+                if claim.named.is_some() { !room } else { wished != (own.slots, own.units) };
             return assert!(refused, "{who} is not served");
         }
         let place = self.places.get(&who).copied().unwrap_or(u64::MAX);
@@ -210,10 +216,12 @@ impl World {
         assert!(!room || ahead > 0, "{who} is not served");
     }
 
-    /// The slots of a claim: those that it names, or those of the lease that it repeats.
-    fn wished(&self, who: u8, claim: &Claim) -> u64 {
-        let own = self.held.get(&who).filter(|_| claim.named.is_none()).map(|one| one.slots);
-        claim.slots.map(|slots| slots.number().into()).or(own).unwrap_or(1)
+    /// The slots and units of a claim: those that it names, or those of the lease that it repeats.
+    fn wished(&self, who: u8, claim: &Claim) -> (u64, u64) {
+        let own = self.held.get(&who).filter(|_| claim.named.is_none());
+        let slots = claim.slots.map(|slots| slots.number().into());
+        let slots = slots.or(own.map(|own| own.slots)).unwrap_or(1);
+        (slots, claim.units.map(u64::from).or(own.map(|own| own.units)).unwrap_or(1))
     }
 
     fn forget(&mut self, who: u8) {
@@ -221,10 +229,10 @@ impl World {
         self.places.remove(&who);
     }
 
-    fn room(&self, who: u8, slots: u64) -> bool {
+    fn room(&self, who: u8, (slots, units): (u64, u64)) -> bool {
         let others = self.held.iter().filter(|(other, _)| **other != who);
         let least = others.clone().map(|(_, one)| one.slots).fold(slots, u64::min);
-        (others.count() as u64) < least.min(1_000)
+        units + others.map(|(_, one)| one.units).sum::<u64>() <= least.min(1_000)
     }
 
     fn won(&mut self, who: u8, claim: &Claim, Win { lease, fresh, replaces, .. }: &Win) {
@@ -234,11 +242,11 @@ impl World {
         let replaced = before.as_ref().filter(|_| *fresh).map(|one| one.number);
         assert_eq!(replaces.map(|before| before.number.number()), replaced);
         assert_eq!(replaced.is_some(), claim.named.is_some(), "{who}");
-        let slots = self.wished(who, claim);
-        let changes = before.as_ref().is_some_and(|own| own.slots != slots);
+        let (slots, units) = self.wished(who, claim);
+        let changes = before.as_ref().is_some_and(|own| (own.slots, own.units) != (slots, units));
         assert!(!changes || claim.named.is_some(), "{who} has another share");
-        assert_eq!(u64::from(share.slots.number()), slots);
-        assert_eq!(share.slot.is_some(), (2..=1_000).contains(&slots));
+        assert_eq!((u64::from(share.slots.number()), u64::from(share.units)), (slots, units));
+        assert_eq!(share.slot.is_some(), (2..=1_000).contains(&slots) && units == 1);
         if before.is_none() {
             let place = self.places.get(&who).copied().unwrap_or(u64::MAX);
             let ahead = self.line.range(..place).next();
@@ -271,7 +279,7 @@ impl World {
             _ => (claim.ttl.as_millis(), asked),
         };
         assert_eq!(lease.ttl.as_millis(), ends - self.now);
-        self.held.insert(who, Known { number, slots, slot: share.slot, ttl, ends });
+        self.held.insert(who, Known { number, slots, units, slot: share.slot, ttl, ends });
     }
 
     /// Asks for the first in line while the table has rung, as an instance does.
@@ -287,13 +295,15 @@ impl World {
     /// What holds between two steps.
     fn check(&mut self) {
         let holders = self.held.len() as u64;
-        assert!(self.held.values().all(|one| holders <= one.slots.min(1_000)), "{:?}", self.held);
+        let units = self.held.values().map(|one| one.units).sum::<u64>();
+        assert!(self.held.values().all(|one| units <= one.slots.min(1_000)), "{:?}", self.held);
         let mut slots: Vec<_> = self.held.values().filter_map(|one| one.slot).collect();
         slots.sort_unstable();
         assert!(slots.windows(2).all(|two| two[0] < two[1]), "{slots:?}");
         let seen = self.table.look(&key("a"), (None, 0), self.at());
         let alone = u64::from(seen.holder.is_some());
         assert_eq!(seen.sharers.as_ref().map_or(alone, |all| all.holders), holders);
+        assert_eq!(seen.sharers.as_ref().map_or(alone, |all| all.units), units);
         assert_eq!(seen.waiters, self.line.len() as u64);
         let (mut told, mut known) = (Vec::new(), Vec::new());
         for one in seen.sharers.iter().flat_map(|all| &all.leases) {

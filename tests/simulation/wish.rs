@@ -65,6 +65,7 @@ impl Wish {
             ttl,
             owner: None,
             slots: None,
+            units: None,
             kept: false,
             named: None,
             permit: None,

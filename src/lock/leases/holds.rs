@@ -147,7 +147,7 @@ mod tests {
         let stream = || Registered::new(leases.clone(), key("a"));
         let (own, earlier, later) = (stream(), stream(), stream());
         assert_eq!(own.has(&win("a", 4).lease), Heard::Goes);
-        let share = Share { slots: Slots::SHARED, slot: None };
+        let share = Share { slots: Slots::SHARED, ..Share::ALONE };
         let reader = |one| Holder { share, fencing_token: Some(number(one)), ..Holder::default() };
         leases.ended(&key("a"), &reader(6), Why::Forced);
         leases.ended(&key("a"), &reader(5), Why::Released);

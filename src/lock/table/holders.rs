@@ -51,24 +51,25 @@ impl Entry {
 /// The leases of a held key: nearly always one, which needs no memory of its own.
 pub(crate) type Holders = SmallVec<[Entry; 1]>;
 
-/// Returns true if all who would then hold the key, the token with its `slots` and the others, allow
-/// so many.
-pub(super) fn room(leases: &[Entry], token: &LeaseToken, slots: Slots) -> bool {
-    let (mut holders, mut least) = (1, slots);
+/// Returns true if all leases that would then hold the key, the token's of this share and the
+/// others, allow the units of all.
+pub(super) fn room(leases: &[Entry], token: &LeaseToken, share: Share) -> bool {
+    let (mut units, mut least) = (u64::from(share.units), share.slots);
     for other in leases.iter().filter(|entry| entry.token != *token) {
-        (holders, least) = (holders + 1, least.min(other.share.slots));
+        (units, least) = (units + u64::from(other.share.units), least.min(other.share.slots));
     }
-    least.allows(holders)
+    least.allows(units)
 }
 
-/// The share of a new lease with `slots`: it gets the lowest slot that is free.
-pub(super) fn share(leases: &[Entry], slots: Slots) -> Share {
+/// The share of a new lease: if it has one unit of a semaphore, it gets the lowest slot that is
+/// free.
+pub(super) fn numbered(leases: &[Entry], share: Share) -> Share {
     let lowest_free = || {
         let mut taken: Vec<_> = leases.iter().filter_map(|entry| entry.share.slot).collect();
         taken.sort_unstable();
         (1..).zip(&taken).take_while(|(slot, taken)| slot == *taken).count() as u16 + 1
     };
-    Share { slots, slot: slots.is_numbered().then(lowest_free) }
+    Share { slot: share.is_numbered().then(lowest_free), ..share }
 }
 
 /// The lease whose end makes room for a claim with `slots`: the first to end if it shares, else the
@@ -97,9 +98,11 @@ pub(super) fn seen<'a>(
 
 /// The leases together, if they share their key.
 pub(super) fn sharers<'a>(leases: impl Iterator<Item = &'a Entry>) -> Option<Sharers> {
-    let (mut holders, mut slots) = (0, Slots::SHARED);
-    for entry in leases {
-        (holders, slots) = (holders + 1, slots.min(entry.share.slots));
+    let mut all = Sharers { holders: 0, units: 0, slots: Slots::SHARED, leases: Vec::new() };
+    for Entry { share, .. } in leases {
+        all.holders += 1;
+        all.units += u64::from(share.units);
+        all.slots = all.slots.min(share.slots);
     }
-    (holders > 0 && !slots.is_alone()).then(|| Sharers { holders, slots, leases: Vec::new() })
+    (all.holders > 0 && !all.slots.is_alone()).then_some(all)
 }

@@ -16,7 +16,8 @@ impl Table {
     /// Rules 4 and 5. Grants the key again to a token that has a lease of it, if the claim asks for
     /// nothing else. Its place in line does not matter: who is ahead may wait for it.
     pub(super) fn repeat(&mut self, claim: &Claim, own: Entry, now: Timestamp) -> Answer {
-        let keeps_share = claim.slots.is_none_or(|slots| slots == own.share.slots);
+        let keeps_share = claim.slots.is_none_or(|slots| slots == own.share.slots)
+            && claim.units.is_none_or(|units| units == own.share.units);
         if claim.kept || own.state == State::Kept || !keeps_share {
             return self.mine(claim, &own, now);
         }
@@ -41,7 +42,7 @@ impl Table {
         if most.is_some_and(|most| own.since.after(most) <= now) {
             return Some(Answer::Lost(None));
         }
-        if !holders::room(self.entries(&claim.key), &claim.token, claim.slots()) {
+        if !holders::room(self.entries(&claim.key), &claim.token, claim.share()) {
             return Some(self.mine(claim, &own, now));
         }
         self.take_out(&claim.key, own.fencing_token);
@@ -79,7 +80,7 @@ impl Table {
             ttl: claim.ttl,
             ends_at: now,
             state: State::of_new(claim.kept),
-            share: holders::share(self.entries(&claim.key), claim.slots()),
+            share: holders::numbered(self.entries(&claim.key), claim.share()),
         };
         let lease = self.extend(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);

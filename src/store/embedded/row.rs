@@ -19,7 +19,7 @@ pub(super) fn insert(
     key: &LockKey,
     entry: &Entry,
 ) -> rusqlite::Result<()> {
-    let (slots, slot) = shared(entry.share).unzip();
+    let share = shared(entry.share);
     statement.execute((
         entry.fencing_token.number(),
         key.as_str(),
@@ -29,8 +29,9 @@ pub(super) fn insert(
         entry.ttl.as_millis(),
         entry.ends_at.as_micros(),
         entry.state.number(),
-        slots,
-        slot.flatten(),
+        share.map(|share| share.slots.number()),
+        share.map(|share| share.units),
+        share.and_then(|share| share.slot),
     ))?;
     Ok(())
 }
@@ -48,21 +49,22 @@ pub(super) fn decode(row: &Row<'_>) -> Option<LeaseOfKey> {
         ttl: Ttl::from_millis(number("ttl_ms")?),
         ends_at: Timestamp::from_micros(number("ends_at_us")?),
         state: State::from_number(number("state")?)?,
-        share: share(row.get("slots").ok()?, row.get("slot").ok()?)?,
+        share: share(row.get("slots").ok()?, row.get("units").ok()?, row.get("slot").ok()?)?,
     };
     Some((LockKey::parse(text("key")?).ok()?, entry))
 }
 
-/// The slots of a lease that shares its key, and its slot if they are numbered.
-fn shared(share: Share) -> Option<(u16, Option<u16>)> {
-    (!share.slots.is_alone()).then(|| (share.slots.number(), share.slot))
+/// The share of a lease, if it shares its key.
+fn shared(share: Share) -> Option<Share> {
+    (!share.slots.is_alone()).then_some(share)
 }
 
 /// The share with these columns; `None` if they are invalid.
-fn share(slots: Option<u16>, slot: Option<u16>) -> Option<Share> {
+fn share(slots: Option<u16>, units: Option<u16>, slot: Option<u16>) -> Option<Share> {
     let slots = slots.map_or(Some(Slots::ALONE), |slots| Slots::from_number(slots.into()))?;
-    let share = Share { slots, slot };
-    (slot.is_some() == slots.is_numbered() && slot != Some(0)).then_some(share)
+    let share = Share { slots, units: units.unwrap_or(1), slot };
+    let is_valid = slots.has(share.units) && units.is_some() != slots.is_alone();
+    (is_valid && slot.is_some() == share.is_numbered() && slot != Some(0)).then_some(share)
 }
 
 /// A checksum over leases in any order.
@@ -94,9 +96,11 @@ fn checksum(key: &LockKey, entry: &Entry) -> u64 {
         hash.update(text);
     }
     let times = [entry.since.as_micros(), entry.ttl.as_millis(), entry.ends_at.as_micros()];
-    let (slots, slot) = shared(entry.share).unwrap_or_default();
-    let rest = [entry.fencing_token.number(), entry.state.number(), slots.into()];
-    for number in times.into_iter().chain(rest).chain(slot.map(u64::from)) {
+    let rest = [entry.fencing_token.number(), entry.state.number()];
+    let share = shared(entry.share);
+    let share = share.map(|one| [one.slots.number(), one.units, one.slot.unwrap_or_default()]);
+    let share = share.into_iter().flatten().map(u64::from);
+    for number in times.into_iter().chain(rest).chain(share) {
         hash.update(number.to_le_bytes());
     }
     first_word(hash)

@@ -9,8 +9,8 @@ use crate::lock::key::LockKey;
 use crate::lock::table::Entry;
 use crate::store::embedded::row::{LeaseOfKey, Sum, decode, insert};
 
-/// The format that is written, and the only one that is read. Earlier versions wrote another file.
-pub(super) const FORMAT: u32 = 2;
+/// The format that is written, and the only one that is read. The first one was another file.
+pub(super) const FORMAT: u32 = 3;
 pub(super) const EARLIER: (&str, u32) = ("locks.redb", 1);
 
 /// What tells the database from those of other programs: `lock`.
@@ -27,6 +27,7 @@ CREATE TABLE leases (
   ends_at_us INTEGER NOT NULL,
   state INTEGER NOT NULL,
   slots INTEGER,
+  units INTEGER,
   slot INTEGER
 ) STRICT;
 CREATE TABLE numbers (
@@ -38,7 +39,7 @@ CREATE TABLE numbers (
 INSERT INTO numbers VALUES (0, 0, 0, 0);
 ";
 
-const INSERT: &str = "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+const INSERT: &str = "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 const DELETE: &str = "DELETE FROM leases WHERE fencing_token = ?";
 const LEASES: &str = "SELECT * FROM leases";
 

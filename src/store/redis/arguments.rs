@@ -26,8 +26,8 @@ macro_rules! arguments {
 arguments! {
     /// A claim.
     ClaimArguments {
-        token, ttl, its_owner, floor, believable, kept, max_hold, slots, named, instance, joins, keep,
-        stood
+        token, ttl, its_owner, floor, believable, kept, max_hold, slots, units, named, instance, joins,
+        keep, stood
     }
 }
 

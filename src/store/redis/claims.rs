@@ -62,6 +62,7 @@ async fn run(
         kept: or_empty(claim.kept.then_some(1)).into(),
         max_hold: max_hold.to_string().into(),
         slots: or_empty(claim.slots.map(Slots::number)).into(),
+        units: or_empty(claim.units).into(),
         named: or_empty(claim.named).into(),
         instance: if ask == Ask::Once(None) { "" } else { &*calls.instance }.into(),
         joins: joins.into(),

@@ -22,8 +22,8 @@ const PAST_THE_END: Duration = Duration::from_millis(2);
 /// Added for instances without the head of the line, which asks first when a lease expires.
 const BEHIND_THE_HEAD: Duration = Duration::from_millis(100);
 
-/// Reads the lease whose end makes room, the number of waiters, the number of holders, the least
-/// slots, and a flag for a token that is a holder.
+/// Reads the lease whose end makes room, the number of waiters, the holders together, and a flag for a
+/// token that is a holder.
 pub(super) fn refusal(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
     let holder = holder(reply)?;
     let waiters = reply.number()?;
@@ -53,11 +53,12 @@ fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
     LockStatus { key: key.clone(), holder, sharers: None, waiters, line: Vec::new(), mine: None }
 }
 
-/// Reads the number of leases, and the least slots; `None` in it for an exclusive lease.
+/// Reads the number of leases, their units, and the least slots; `None` in it for an exclusive lease.
 fn sharers(reply: &mut Reply) -> Option<Option<Sharers>> {
     let holders = u64::try_from(reply.number()?).ok()?;
+    let units = u64::try_from(reply.number()?).ok()?;
     let slots = Slots::from_number(reply.number()?.try_into().ok()?)?;
-    Some((!slots.is_alone()).then(|| Sharers { holders, slots, leases: Vec::new() }))
+    Some((!slots.is_alone()).then(|| Sharers { holders, units, slots, leases: Vec::new() }))
 }
 
 /// Reads what a release has ended: a lease with its number, owner and share, or a place.
@@ -125,13 +126,13 @@ fn holder(reply: &mut Reply) -> Option<Holder> {
     })
 }
 
-/// Reads slots and slot, where a lease shares its key.
+/// Reads slots, units and slot, where a lease shares its key.
 pub(super) fn share(reply: &mut Reply) -> Share {
     let mut number = || u16::try_from(reply.number()?).ok();
-    let (slots, slot) = (number(), number());
-    match slots.and_then(|slots| Slots::from_number(slots.into())) {
-        Some(slots) => Share { slots, slot: slot.filter(|slot| *slot > 0) },
-        None => Share::ALONE,
+    let (slots, units, slot) = (number(), number(), number());
+    match (slots.and_then(|slots| Slots::from_number(slots.into())), units) {
+        (Some(slots), Some(units)) => Share { slots, units, slot: slot.filter(|slot| *slot > 0) },
+        _ => Share::ALONE,
     }
 }
 

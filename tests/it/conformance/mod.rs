@@ -14,6 +14,7 @@ pub(crate) mod sharing;
 mod sharing_line;
 mod since;
 pub(crate) mod toy;
+mod units;
 mod verbs;
 pub(crate) mod waiting;
 
@@ -259,6 +260,7 @@ pub(crate) fn claim(key_text: &str, name: &str, ttl_ms: u64) -> Claim {
         ttl: Ttl::from_millis(ttl_ms),
         owner: Owner::parse(&format!("{name}@host")).unwrap(),
         slots: None,
+        units: None,
         kept: false,
         named: None,
         permit: None,

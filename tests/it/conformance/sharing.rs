@@ -38,7 +38,7 @@ pub(super) fn of(name: &str, slots: u64) -> Claim {
     Claim { slots: Some(Slots::from_number(slots).unwrap()), ..claim("a", name, LONG) }
 }
 
-async fn win(stage: &Stage, claim: &Claim) -> Win {
+pub(super) async fn win(stage: &Stage, claim: &Claim) -> Win {
     match stage.store.ask(claim, Ask::Once(None)).await.unwrap() {
         Answer::Won(win) => win,
         held => panic!("{held:?}"),
@@ -55,7 +55,7 @@ async fn change(stage: &Stage, name: &str, slots: u64, lease: &Lease) -> Answer 
     stage.store.ask(&claim, Ask::Once(None)).await.unwrap()
 }
 
-async fn changed(stage: &Stage, name: &str, slots: u64, lease: &Lease) -> Win {
+pub(super) async fn changed(stage: &Stage, name: &str, slots: u64, lease: &Lease) -> Win {
     match change(stage, name, slots, lease).await {
         Answer::Won(win) => win,
         refused => panic!("{refused:?}"),

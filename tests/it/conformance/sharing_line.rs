@@ -4,6 +4,7 @@ use crate::conformance::{on_every_store_that_shares, on_routed_stores};
 
 on_every_store_that_shares!(tests:
     rule_7_nobody_passes_a_claim_that_waits,
+    rule_7_nobody_passes_a_claim_of_more_units_than_are_free,
     rule_8_a_place_that_was_given_back_goes_with_the_next_grant,
     readers_behind_a_writer_come_in_together,
     waiting_claims_fill_the_slots_that_come_free,
@@ -30,6 +31,7 @@ mod tests {
     use lockkeeper::lock::store::{Answer, Ask, Condition, Ended, Keep, Target, Win};
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
+    use crate::conformance::units::units;
     use crate::conformance::waiting::{AT_ONCE, Request};
     use crate::conformance::{LIMITS, Stage, claim, key, token};
     use crate::support::{PATIENCE, eventually};
@@ -74,6 +76,29 @@ mod tests {
             release(&stage, name).await;
         }
         assert!(granted[0] < granted[1]);
+    }
+
+    pub(super) async fn rule_7_nobody_passes_a_claim_of_more_units_than_are_free(stage: Stage) {
+        let all = ["one", "two", "three", "four"];
+        for name in all {
+            stage.granted(&units(name, 8, 2)).await;
+        }
+        let claims = [units("six", 8, 6), units("two-more", 8, 2), of("one-more", 8)];
+        let mut requests = line_up(&stage, &claims).await.into_iter();
+        let mut next = async || grant(requests.next().unwrap()).await.lease;
+        for name in &all[..3] {
+            assert_eq!(refusal(&stage, &of("late", READER)).await.waiters, 3);
+            release(&stage, name).await;
+        }
+        // Two units were free, then four, and nobody behind the first has got them.
+        let six = next().await;
+        assert_eq!((six.share.units, waiters(&stage).await), (6, 2));
+        release(&stage, "four").await;
+        let two = next().await;
+        assert_eq!((two.share.units, waiters(&stage).await), (2, 1));
+        release(&stage, "six").await;
+        assert_eq!(next().await.share.slot, Some(1));
+        assert!(six.fencing_token < two.fencing_token);
     }
 
     pub(super) async fn rule_8_a_place_that_was_given_back_goes_with_the_next_grant(stage: Stage) {

@@ -194,13 +194,16 @@ async fn a_file_of_another_format_is_refused_in_one_sentence_and_keeps_its_lease
         let database = Connection::open(directory.path().join("locks.sqlite")).unwrap();
         database.pragma_update(None, "user_version", format).unwrap();
     };
-    for other in [0, 3] {
-        set_format(other);
+    let refused = |store: &str, other: u64| {
         let told =
-            format!("locks.sqlite has format {other}, and this lockkeeper reads format 2 only");
-        assert_refused(&store, &told);
+            format!("locks.sqlite has format {other}, and this lockkeeper reads format 3 only");
+        assert_refused(store, &told);
+    };
+    for other in [0, 2, 4] {
+        set_format(other);
+        refused(&store, other);
     }
-    set_format(2);
+    set_format(3);
     let service = Process::start(&store, &[]);
     let holder = service.http().token(TOKEN);
     assert_eq!(holder.put("/locks/a/refresh", "").await.status, 200);
@@ -209,19 +212,20 @@ async fn a_file_of_another_format_is_refused_in_one_sentence_and_keeps_its_lease
 /// A change of the format takes another number.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_of_this_format_that_was_written_earlier_is_read() {
-    let file = include_bytes!("format-2.sqlite").to_vec();
+    let file = include_bytes!("format-3.sqlite").to_vec();
     let found = read(&[("locks.sqlite".to_owned(), file)].into()).await.unwrap();
     let told = |status: &LockStatus| {
-        let holders = status.sharers.as_ref().map(|all| (all.holders, all.slots.number()));
+        let sharers = status.sharers.as_ref();
+        let holders = sharers.map(|all| (all.holders, all.units, all.slots.number()));
         let owner = status.holder.as_ref().and_then(|holder| holder.owner.clone());
         let owner = owner.map(|owner| owner.as_str().to_owned());
         (status.key.to_string(), owner, holders)
     };
     let owned = ("owned".to_owned(), Some("web-1".to_owned()), None);
-    let shared = ("shared".to_owned(), None, Some((2, 3)));
+    let shared = ("shared".to_owned(), None, Some((2, 3, 3)));
     assert_eq!(found.iter().map(told).collect::<Vec<_>>(), [owned, shared]);
     let holder = found[0].holder.as_ref().unwrap();
-    assert_eq!(holder.fencing_token.unwrap().number(), 1_795_951_950_778_807);
+    assert_eq!(holder.fencing_token.unwrap().number(), 1_796_053_662_094_410);
     assert!(holder.held.unwrap() < Duration::from_secs(60), "{holder:?}");
 }
 

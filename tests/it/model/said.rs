@@ -57,8 +57,8 @@ pub(super) fn lease(lease: Option<Lease>) -> Said {
     }
 }
 
-fn share(Share { slots, slot }: Share) -> String {
-    format!("slots: {} {slot:?}", slots.number())
+fn share(Share { slots, units, slot }: Share) -> String {
+    format!("slots: {} {units} {slot:?}", slots.number())
 }
 
 /// The TTL of a lease, whatever the disk has taken of it.
@@ -92,7 +92,7 @@ pub(super) fn status(status: &LockStatus) -> Said {
         let mut leases: Vec<_> = all.leases.iter().map(|one| (&one.owner, one.share)).collect();
         leases.sort_unstable_by_key(|(owner, _)| owner.as_ref().map(Owner::as_str));
         let leases: Vec<_> = leases.iter().map(|(owner, one)| (owner, share(*one))).collect();
-        format!("{} of {}: {leases:?}", all.holders, all.slots.number())
+        format!("{} with {} of {}: {leases:?}", all.holders, all.units, all.slots.number())
     });
     let what =
         format!("{key} {} since: {since} {mine:?} {waiters} {line:?} {sharers:?}", told.what);

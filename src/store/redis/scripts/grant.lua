@@ -3,21 +3,24 @@
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms), no more than 8  4 owner  5 fencing floor
 --   6 latest believable time (us)  7 "1" if a stream is to keep the lease  8 longest time that a
 --   lease lasts (ms)  9 slots: 1 for an exclusive lease, over 1000 for as many as there may be,
---   empty for those of the token's lease, or 1  10 fencing token of the lease that the claim
---   replaces, or empty  11 instance where it waits or waited, or empty  12 "1" if it waits on
---   13 time for which a place is kept (ms)  14 place where the claim stood, or empty
+--   empty for those of the token's lease, or 1  10 units, or empty as the slots  11 fencing token
+--   of the lease that the claim replaces, or empty  12 instance where it waits or waited, or empty
+--   13 "1" if it waits on  14 time for which a place is kept (ms)  15 place where the claim stood,
+--   or empty
 -- Returns: nothing
-local not_after, token, ttl, its_owner, floor, believable, kept, max_hold, slots, named, instance,
-  joins, keep, stood = unpack(ARGV)
+local not_after, token, ttl, its_owner, floor, believable, kept, max_hold, slots, units, named,
+  instance, joins, keep, stood = unpack(ARGV)
 keep, stood = tonumber(keep), tonumber(stood)
 local own = lease_of(token) -- The lease that the token has.
-slots = tonumber(slots ~= '' and slots or named == '' and own and own.slots or 1)
+local like = named == '' and own -- A repeat asks for the share of the lease, or for none.
+slots = tonumber(slots ~= '' and slots or like and own.slots or 1)
+units = tonumber(units ~= '' and units or like and own.units or 1)
 local score = standing(token)
 local place = score and score % SPAN
-local function room() -- All who would then have the lock allow so many, the claim included.
+local function room() -- All who would then have the lock allow their units, the claim included.
   if not shared then return not value or value == token end
-  local others, least = beside(own)
-  return others < math.min(slots, least, 1000)
+  local _, others, least = beside(own)
+  return others + units <= math.min(slots, least, 1000)
 end
 local function is_turn() -- There is room, and no present claim is ahead.
   if not room() then return false end
@@ -33,7 +36,8 @@ local function decide()
     return room() and 'granted' or 'mine'
   end
   if own then
-    local repeats = kept == '' and own.state ~= KEPT and own.slots == slots
+    local is_same = own.slots == slots and own.units == units
+    local repeats = kept == '' and own.state ~= KEPT and is_same
     return repeats and 'again' or 'mine'
   end
   if stood and is_superseded(score, stood, instance) then return 'superseded' end
@@ -52,8 +56,9 @@ local function begun() -- A new lease, whose holder may have had the key before.
   local start = own and own.since > 0 and own.since or now
   local most = term(now, ttl, max_hold, start, 0)
   return {
-    slots = slots, slot = 0, owner = its_owner, since = start, ttl = most, left = most,
-    fence = next_fence(last, now_us, believable, floor), state = kept == '1' and KEPT or NEW,
+    slots = slots, units = units, slot = 0, owner = its_owner, since = start, ttl = most,
+    left = most, fence = next_fence(last, now_us, believable, floor),
+    state = kept == '1' and KEPT or NEW,
   }
 end
 local function grant(word)
@@ -83,5 +88,6 @@ local function grant(word)
   end
   save(new.slots == 1 and new.left or redis.call('PTTL', lock))
   if word == 'again' then before, ends = 0, 0 end
-  return { now, word, new.fence, new.left, new.slots, new.slot, before, ends, place or 0 }
+  return { now, word, new.fence, new.left, new.slots, new.units, new.slot, before, ends,
+    place or 0 }
 end

@@ -3,7 +3,7 @@
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms), or empty for the last one  4 longest time that a
 --   lease lasts (ms)  5 fencing token of the lease, or empty  6 who asks, as in refresh.lua
 --   7 ttl (ms) of a lease that has none  8 fencing floor  9 latest believable time (us)
--- Returns: what refresh.lua does, with slots, and slot or 0, of a lease that shares its key
+-- Returns: what refresh.lua does, with slots, units, and slot or 0, of a lease that shares its key
 local not_after, token, ttl, max_hold, named, asks, default_ttl, floor, believable = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 local own = lease_of(token)
@@ -30,4 +30,4 @@ else
 end
 save(own.left)
 local cut = most < asked and 1 or 0
-return { now, 'refreshed', own.fence, own.left, own.owner, cut, own.slots, own.slot }
+return { now, 'refreshed', own.fence, own.left, own.owner, cut, own.slots, own.units, own.slot }

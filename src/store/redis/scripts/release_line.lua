@@ -39,4 +39,4 @@ elseif shared then
 end
 save_mark()
 if not own then return { now, 'place' } end
-return { now, 'lease', own.fence, own.owner, own.slots, own.slot }
+return { now, 'lease', own.fence, own.owner, own.slots, own.units, own.slot }

@@ -1,17 +1,18 @@
 -- share.lua: the leases that share the lock; runs after line.lua.
--- KEYS: 6 share: token -> last millisecond of its lease  7 facts: token -> "<slots> <slot, or 0>
---   <fencing token> <ttl (ms)> <state> <start (ms)> <owner>", # -> "<for each slot 1 if it is
---   taken, else 0> <slots>:<number of leases> ..."; both mean nothing unless the lock is SHARED
+-- KEYS: 6 share: token -> last millisecond of its lease  7 facts: token -> "<slots> <units>
+--   <slot, or 0> <fencing token> <ttl (ms)> <state> <start (ms)> <owner>", # -> "<for each slot 1
+--   if it is taken, else 0> <slots>:<units of their leases> ..."; both mean nothing unless the lock
+--   is SHARED
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local share, facts = KEYS[6], KEYS[7]
-local shared, taken, sums = value == SHARED, '', {} -- Slots that are taken; leases by their slots.
-local FACTS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
+local shared, taken, sums = value == SHARED, '', {} -- Slots that are taken; units by their slots.
+local FACTS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
 local function lease_of(token) -- Exclusive or not; without fencing token if it has no record.
   if value == token and holder ~= '!' .. token then
     local left, is_noted = redis.call('PTTL', lock), holder == token
-    local own = { slots = 1, slot = 0, fence = 0, state = NEW, since = 0, owner = '', ttl = left }
-    own.left = left
+    local own = { slots = 1, units = 1, slot = 0, fence = 0, state = NEW, since = 0, owner = '' }
+    own.ttl, own.left = left, left
     if is_noted then
       own.fence, own.ttl, own.state, own.since, own.owner = last, its_ttl, state, since, owner
     end
@@ -20,13 +21,13 @@ local function lease_of(token) -- Exclusive or not; without fencing token if it 
   if not shared then return nil end
   local ends = redis.call('ZSCORE', share, token)
   local text = ends and redis.call('HGET', facts, token) or ''
-  local slots, slot, fence, ttl, its_state, start, whose = string.match(text, FACTS)
-  return slots and { slots = tonumber(slots), slot = tonumber(slot), fence = tonumber(fence),
-    ttl = tonumber(ttl), state = tonumber(its_state), since = tonumber(start), owner = whose,
-    left = ends - now }
+  local slots, units, slot, fence, ttl, its_state, start, whose = string.match(text, FACTS)
+  return slots and { slots = tonumber(slots), units = tonumber(units), slot = tonumber(slot),
+    fence = tonumber(fence), ttl = tonumber(ttl), state = tonumber(its_state),
+    since = tonumber(start), owner = whose, left = ends - now }
 end
 local function count(lease, by) -- Counts a lease in or out.
-  local number = (sums[lease.slots] or 0) + by
+  local number = (sums[lease.slots] or 0) + by * lease.units
   sums[lease.slots] = number > 0 and number or nil
   if lease.slot == 0 then return end
   taken = taken .. string.rep('0', lease.slot - #taken)
@@ -62,11 +63,12 @@ local function admit(token, lease, before) -- A lease, in place of an earlier on
     count(before, -1)
   end
   local lowest_free = string.find(taken .. '0', '0', 1, true)
-  if lease.slots > 1000 then lease.slot = 0 elseif lease.slot == 0 then lease.slot = lowest_free end
+  local is_numbered = lease.slots <= 1000 and lease.units == 1
+  if is_numbered and lease.slot == 0 then lease.slot = lowest_free end
   count(lease, 1)
   redis.call('ZADD', share, now + lease.left, token)
-  local text = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %s', lease.slots, lease.slot,
-    lease.fence, lease.ttl, lease.state, lease.since, lease.owner)
+  local text = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %s', lease.slots,
+    lease.units, lease.slot, lease.fence, lease.ttl, lease.state, lease.since, lease.owner)
   redis.call('HSET', facts, token, text)
   note()
 end
