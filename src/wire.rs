@@ -47,6 +47,8 @@ pub(crate) struct GrantBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    units: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'a str>,
@@ -63,6 +65,7 @@ impl<'a> GrantBody<'a> {
             waited_ms: millis_down(grant.waited),
             capped: grant.lease.capped.then_some(true),
             slots: shared_by(grant.lease.share.slots),
+            units: several(grant.lease.share),
             slot: grant.lease.share.slot,
             owner: grant.lease.owner.as_ref().map(|owner| owner.as_str()),
         }
@@ -309,6 +312,8 @@ pub(crate) struct More {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slots: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) units: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mine: Option<bool>,
@@ -335,6 +340,11 @@ pub(crate) fn urn(name: &str) -> String {
 /// The slots of a lease that shares its key.
 pub(crate) fn shared_by(slots: Slots) -> Option<u16> {
     (!slots.is_alone()).then(|| slots.limit())
+}
+
+/// The units of a lease that has several.
+pub(crate) fn several(share: Share) -> Option<u16> {
+    (share.units > 1).then_some(share.units)
 }
 
 fn owner_text(holder: &Holder) -> Option<String> {

@@ -113,6 +113,7 @@ impl ApiError {
             waiters: Some(status.waiters),
             holders: status.sharers.as_ref().map(|all| all.holders),
             slots: status.sharers.as_ref().map(|all| all.slots.limit()),
+            units: status.sharers.as_ref().and_then(Sharers::several),
             fencing_token: holder.fencing_token.filter(|_| is_mine).map(FencingToken::number),
             mine: is_mine.then_some(true),
             ..More::default()
@@ -185,11 +186,12 @@ fn state(status: &LockStatus) -> String {
     match (&status.sharers, left) {
         (None, None) => format!("held{}, without an expiry", owner(" by ")),
         (None, Some(left)) => format!("held{} for another {left:.1} s", owner(" by ")),
-        (Some(Sharers { holders, slots, .. }), left) => {
+        (Some(all @ Sharers { holders, slots, .. }), left) => {
             let many = if *holders == 1 { "lease" } else { "leases" };
-            let of = match *slots {
-                Slots::SHARED => String::new(),
-                slots => format!(" of at most {}", slots.limit()),
+            let of = match (*slots, all.several()) {
+                (Slots::SHARED, _) => String::new(),
+                (slots, None) => format!(" of at most {}", slots.limit()),
+                (slots, Some(units)) => format!(" with {units} of {} units", slots.limit()),
             };
             let (left, after) = (left.unwrap_or_default(), owner(", after "));
             format!("held by {holders} {many}{of}; there may be room in {left:.1} s{after}")

@@ -30,8 +30,18 @@ use crate::metrics::{Counted, Counting, Unanswered};
 use crate::wire::EventBody;
 
 const HOLD: Known = Known {
-    query: &["ttl", "wait", "owner", "linger", "slots", "shared", "fencing_token"],
-    body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms", "slots", "shared", "fencing_token"],
+    query: &["ttl", "wait", "owner", "linger", "slots", "units", "shared", "fencing_token"],
+    body: &[
+        "ttl_ms",
+        "wait_ms",
+        "token",
+        "owner",
+        "linger_ms",
+        "slots",
+        "units",
+        "shared",
+        "fencing_token",
+    ],
 };
 
 /// The form of a stream. Some tunnels pass on at once only what is named server-sent events.

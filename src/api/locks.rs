@@ -25,8 +25,8 @@ use crate::metrics::Counted;
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
 
 const ACQUIRE: Known = Known {
-    query: &["ttl", "wait", "owner", "slots", "shared", "fencing_token"],
-    body: &["ttl_ms", "wait_ms", "token", "owner", "slots", "shared", "fencing_token"],
+    query: &["ttl", "wait", "owner", "slots", "units", "shared", "fencing_token"],
+    body: &["ttl_ms", "wait_ms", "token", "owner", "slots", "units", "shared", "fencing_token"],
 };
 const REFRESH: Known =
     Known { query: &["ttl", "fencing_token"], body: &["ttl_ms", "token", "fencing_token"] };

@@ -129,14 +129,15 @@ impl Options {
             None => (app.tokens.make(), Origin::Service),
         };
         let ttl = self.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
+        let slots = self.slots(app.locks.guarantees().most_slots)?;
         Ok(Claim {
             key: call.key.clone(),
             token,
             origin,
             ttl,
             owner: self.owner()?.or_else(|| call.default_owner(app)),
-            slots: self.slots(app.locks.guarantees().most_slots)?,
-            units: None,
+            slots,
+            units: self.units(slots)?,
             kept: false,
             named: self.fencing_token()?,
             permit: None,
@@ -169,6 +170,23 @@ impl Options {
             return Err(ApiError::invalid(name, detail));
         }
         Ok(Some(slots))
+    }
+
+    /// The units of these slots, if the request names some.
+    fn units(&self, slots: Option<Slots>) -> Result<Option<u16>, ApiError> {
+        let Some(units) = self.find("units") else { return Ok(None) };
+        let Some(slots) = slots.filter(|_| self.find("slots").is_some()) else {
+            return Err(ApiError::invalid(
+                "units",
+                "`units` are a part of `slots`: name both, and not `shared`",
+            ));
+        };
+        let units = whole(units).and_then(|units| units.try_into().ok());
+        units.filter(|units| slots.has(*units)).map(Some).ok_or_else(|| {
+            let most = slots.limit();
+            let detail = format!("`units` is a whole number from 1 to the `slots`, {most}");
+            ApiError::invalid("units", detail)
+        })
     }
 
     /// The owner, if the request names one.

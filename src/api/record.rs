@@ -9,7 +9,7 @@ use crate::lock::lease::{Holder, Lease, Owner};
 use crate::lock::leases::Why;
 use crate::lock::token::FencingToken;
 use crate::metrics::Counted;
-use crate::wire::shared_by;
+use crate::wire::{several, shared_by};
 
 /// The record of a verb under way.
 #[derive(Debug)]
@@ -37,6 +37,7 @@ macro_rules! line {
             lock.owner = $record.holder.owner.as_ref().map(Owner::as_str),
             lock.fencing_token = $record.holder.fencing_token.map(FencingToken::number),
             lock.slots = shared_by($record.holder.share.slots),
+            lock.units = several($record.holder.share),
             lock.slot = $record.holder.share.slot,
             end = $record.why.map(Why::name),
             duration_ms = $record.call.id.began.elapsed().as_micros() as f64 / 1_000.0,

@@ -257,6 +257,13 @@ pub struct Sharers {
     pub leases: Vec<Holder>,
 }
 
+impl Sharers {
+    /// The units, if a lease has several.
+    pub(crate) fn several(&self) -> Option<u64> {
+        (self.units > self.holders).then_some(self.units)
+    }
+}
+
 /// A claim in line, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {

@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::lock::lease::{Holder, LockStatus, Waiter};
+use crate::lock::lease::{Holder, LockStatus, Sharers, Waiter};
 use crate::lock::store::Listing;
 use crate::lock::time::{millis_down, millis_up};
-use crate::wire::owner_text;
+use crate::wire::{owner_text, several};
 
 /// The state of a key.
 #[derive(Debug, Deserialize, Serialize)]
@@ -31,6 +31,8 @@ pub(crate) struct StatusBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slots: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) units: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leases: Option<Vec<LeaseBody>>,
 }
 
@@ -46,6 +48,8 @@ pub(crate) struct LeaseBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) held_ms: Option<u64>,
     pub(crate) slots: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) units: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<u16>,
 }
@@ -67,6 +71,7 @@ impl From<&Holder> for LeaseBody {
             ttl_ms: holder.left.map(millis_up),
             held_ms: holder.held.map(millis_down),
             slots: holder.share.slots.limit(),
+            units: several(holder.share),
             slot: holder.share.slot,
         }
     }
@@ -106,6 +111,7 @@ impl From<LockStatus> for StatusBody {
             mine: status.mine,
             holders: sharers.map(|all| all.holders),
             slots: sharers.map(|all| all.slots.limit()),
+            units: sharers.and_then(Sharers::several),
             leases: leases.map(|leases| leases.iter().map(LeaseBody::from).collect()),
         }
     }

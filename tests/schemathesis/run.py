@@ -87,6 +87,7 @@ def narrowed_contract(directory: str) -> str:
     for properties in (acquire, refresh):
         properties["ttl_ms"].update(minimum=100, maximum=86_400_000)
     acquire["shared"]["enum"] = [False]  # Together with `slots`, `true` is refused.
+    del acquire["units"]  # Refused without `slots`, and if they are more.
     acquire["owner"].update(pattern="^[^\\x00-\\x1f\\x7f-\\x9f]*$", maxLength=64)
     terraform = components["schemas"]["TerraformLockRequest"]
     terraform["additionalProperties"] = False

@@ -149,8 +149,9 @@ async fn a_multipart_body_is_refused_with_what_to_send_instead() {
 #[tokio::test]
 async fn an_option_that_there_is_not_is_refused_with_those_that_there_are() {
     let http = Lockkeeper::start().await;
-    let in_body = ["ttl_ms", "wait_ms", "token", "owner", "slots", "shared", "fencing_token"];
-    let in_query = ["ttl", "wait", "owner", "slots", "shared", "fencing_token"];
+    let in_body =
+        ["ttl_ms", "wait_ms", "token", "owner", "slots", "units", "shared", "fencing_token"];
+    let in_query = ["ttl", "wait", "owner", "slots", "units", "shared", "fencing_token"];
     for (query, media_type, body, field, known) in [
         ("", JSON, r#"{"ttl":5}"#, "ttl", &in_body[..]),
         ("", JSON, r#"{"ttl_ms":5000,"Owner":"x"}"#, "Owner", &in_body),

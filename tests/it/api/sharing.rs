@@ -38,6 +38,64 @@ async fn a_semaphore_tells_slots_and_slot_in_every_form_of_a_request() {
 }
 
 #[tokio::test]
+async fn units_are_told_in_every_form_of_a_request_and_an_answer() {
+    let http = Lockkeeper::start().await;
+    for (number, path, body) in [
+        (1, "/locks/gpu?slots=12&units=3&owner=web", ""),
+        (2, "/locks/gpu", r#"{"slots":12,"units":3,"owner":"web"}"#),
+        (3, "/locks/gpu", r#"{"slots":"12","units":"3","owner":"web"}"#),
+        (4, "/locks/gpu", "slots=12&units=3&owner=web"),
+    ] {
+        let holder = http.token(&token(number));
+        let form = body.starts_with("slots");
+        let form = form.then_some("application/x-www-form-urlencoded").unwrap_or_default();
+        let granted = match form.is_empty() {
+            true => holder.post(path, body).await,
+            false => holder.with("content-type", form).post(path, body).await,
+        };
+        assert_eq!((granted.status, granted.number("units")), (201, 3), "{granted:?}");
+        let members =
+            ["token", "key", "fencing_token", "ttl_ms", "waited_ms", "slots", "units", "owner"];
+        assert_members(&granted, &members);
+        let refreshed = holder.put("/locks/gpu/refresh", "").await;
+        assert_eq!((refreshed.number("slots"), refreshed.number("units")), (12, 3));
+        let seen = http.get("/locks/gpu").await;
+        assert_eq!(
+            (seen.number("holders"), seen.number("units")),
+            (number as u64, 3 * number as u64)
+        );
+    }
+    let refused = http.post("/locks/gpu?slots=12", "").await;
+    assert_eq!(refused.told(), (409, "lock_held".into()));
+    let told = ["holders", "units", "slots"].map(|name| refused.number(name));
+    assert_eq!(told, [4, 12, 12]);
+    let detail = refused.text("detail");
+    assert!(detail.starts_with("'gpu' is held by 4 leases with 12 of 12 units"), "{detail}");
+    assert_eq!(http.token(&token(1)).delete("/locks/gpu").await.status, 204);
+    let one = http.token(&token(1)).post("/locks/gpu?slots=12&units=1", "").await;
+    assert_members(
+        &one,
+        &["token", "key", "fencing_token", "ttl_ms", "waited_ms", "slots", "slot", "owner"],
+    );
+    let seen = http.get("/locks/gpu").await;
+    assert_eq!(seen.number("units"), 10);
+    let units: Vec<_> =
+        seen.field("leases").as_array().unwrap().iter().map(|one| one["units"].clone()).collect();
+    assert_eq!(units.iter().filter(|units| **units == 3).count(), 3);
+    assert_eq!(units.iter().filter(|units| units.is_null()).count(), 1);
+    assert_eq!(http.get("/locks").await.field("locks")[0]["units"], 10);
+    let repeat = |query: &'static str| {
+        let http = http.token(&token(2));
+        async move { http.post(&format!("/locks/gpu?{query}"), "").await }
+    };
+    for query in ["", "slots=12", "slots=12&units=3"] {
+        assert_eq!(repeat(query).await.status, 200, "{query}");
+    }
+    let other = repeat("slots=12&units=2").await;
+    assert_eq!((other.told().0, other.field("mine")), (409, true.into()), "{other:?}");
+}
+
+#[tokio::test]
 async fn a_look_at_a_shared_key_names_its_leases_and_a_list_does_not() {
     let http = Lockkeeper::start().await;
     http.token(&token(1)).post("/locks/pool?slots=3&owner=one&ttl=50s", "").await;
@@ -91,6 +149,14 @@ async fn slots_out_of_bounds_are_refused_by_name_and_cost_no_store_call() {
         ("/locks/k?shared=maybe", "", "shared"),
         ("/locks/k?slots=2&shared=true", "", "shared"),
         ("/hold/k?slots=2&shared=1", "", "shared"),
+        ("/locks/k?units=1", "", "units"),
+        ("/locks/k?units=2&shared=true", "", "units"),
+        ("/locks/k?units=2&slots=1", "", "units"),
+        ("/locks/k?units=4&slots=3", "", "units"),
+        ("/locks/k?units=0&slots=3", "", "units"),
+        ("/locks/k?units=65537&slots=3", "", "units"),
+        ("/locks/k", r#"{"slots":3,"units":1.5}"#, "units"),
+        ("/hold/k?units=4&slots=3", "", "units"),
     ] {
         let refused = http.post(path, body).await;
         assert_eq!(refused.told(), (400, "invalid_request".into()), "{path} {body}");
@@ -100,6 +166,7 @@ async fn slots_out_of_bounds_are_refused_by_name_and_cost_no_store_call() {
     for (method, path) in [
         ("PUT", "/locks/k/refresh?slots=2"),
         ("PUT", "/locks/k/refresh?shared=true"),
+        ("PUT", "/locks/k/refresh?units=2"),
         ("DELETE", "/locks/k?slots=2"),
     ] {
         let refused = http.send(method, path, "").await;
@@ -110,7 +177,9 @@ async fn slots_out_of_bounds_are_refused_by_name_and_cost_no_store_call() {
 #[tokio::test]
 async fn a_store_that_cannot_share_says_so_and_is_not_asked() {
     let http = Lockkeeper::on(REDLOCK_AWAY, "").await;
-    for (query, field) in [("slots=2", "slots"), ("shared=true", "shared")] {
+    for (query, field) in
+        [("slots=2", "slots"), ("slots=2&units=2", "slots"), ("shared=true", "shared")]
+    {
         for path in ["/locks/k", "/hold/k"] {
             let refused = http.post(&format!("{path}?{query}"), "").await;
             assert_eq!(refused.told(), (400, "invalid_request".into()));
@@ -118,7 +187,7 @@ async fn a_store_that_cannot_share_says_so_and_is_not_asked() {
             assert!(refused.text("detail").contains("exclusive leases only"), "{refused:?}");
         }
     }
-    for query in ["slots=1", "shared=false"] {
+    for query in ["slots=1", "slots=1&units=1", "shared=false"] {
         assert_eq!(http.post(&format!("/locks/k?{query}"), "").await.status, 503, "{query}");
     }
 }

@@ -59,14 +59,14 @@ async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_that_share_a_key_are_there_after_a_restart_with_their_slots() {
+async fn leases_that_share_a_key_are_there_after_a_restart_with_their_slots_and_units() {
     let directory = tempfile::tempdir().unwrap();
     let store = format!("embedded:{}", directory.path().display());
     let service = Process::start(&store, &[]);
     let http = service.http();
     let holder = |name: &str| http.token(&format!("token-of-holder-{name}"));
     for (name, query) in
-        [("1", "slots=4"), ("2", "slots=4"), ("3", "slots=4"), ("4", "shared=true")]
+        [("1", "slots=6"), ("2", "slots=6"), ("3", "slots=6&units=3"), ("4", "shared=true")]
     {
         let granted = holder(name).post(&format!("/locks/pool?ttl=10m&{query}"), "").await;
         assert_eq!(granted.status, 201, "{granted:?}");
@@ -80,17 +80,18 @@ async fn leases_that_share_a_key_are_there_after_a_restart_with_their_slots() {
     let told = |answer: &crate::support::Answer| {
         let leases = answer.field("leases").as_array().unwrap().clone();
         let of = |one: &serde_json::Value| {
-            ["fencing_token", "slots", "slot"].map(|name| one[name].clone())
+            ["fencing_token", "slots", "units", "slot"].map(|name| one[name].clone())
         };
         let mut all: Vec<_> = leases.iter().map(|one| format!("{:?}", of(one))).collect();
         all.sort();
         all
     };
     assert_eq!(told(&after), told(&before));
-    assert_eq!((after.number("holders"), after.number("slots")), (3, 4));
-    let next = http.token("token-of-holder-5").post("/locks/pool?slots=4", "").await;
+    let all = ["holders", "units", "slots"].map(|name| after.number(name));
+    assert_eq!(all, [3, 5, 6]);
+    let next = http.token("token-of-holder-5").post("/locks/pool?slots=6", "").await;
     assert_eq!((next.status, next.number("slot")), (201, 2));
-    let full = http.post("/locks/pool?slots=4", "").await;
+    let full = http.post("/locks/pool?slots=6", "").await;
     assert_eq!(full.told(), (409, "lock_held".into()));
     service.signal("TERM");
     assert_eq!(service.wait(), Some(0));
