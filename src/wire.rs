@@ -16,7 +16,7 @@ use crate::lock::store::Guarantees;
 use crate::lock::time::millis_down;
 use crate::lock::token::FencingToken;
 
-pub(crate) use crate::wire::status::{ListBody, StatusBody, WaiterBody};
+pub(crate) use crate::wire::status::{LeaseBody, ListBody, StatusBody, WaiterBody};
 pub(crate) use crate::wire::terraform::LockInfo;
 
 /// The header that carries a lease token, in both directions.

@@ -62,15 +62,23 @@ pub(super) struct Contention {
     /// Share the key with N holders in all at most, this one included.
     #[arg(long, value_name = "N", value_parser = slots)]
     slots: Option<Slots>,
+    /// Take N of the --slots instead of 1.
+    #[arg(long, value_name = "N", requires = "slots", value_parser = units)]
+    units: Option<u16>,
     /// Share the key with all who share it.
-    #[arg(long, conflicts_with = "slots")]
+    #[arg(long, conflicts_with_all = ["slots", "units"])]
     shared: bool,
 }
 
 impl Contention {
-    /// With how many the key is shared; `None` for an exclusive lease.
+    /// The most units of all who share the key; `None` for an exclusive lease.
     pub(super) fn slots(&self) -> Option<Slots> {
         if self.shared { Some(Slots::SHARED) } else { self.slots }
+    }
+
+    /// Its own units; `None` for one.
+    pub(super) fn units(&self) -> Option<u16> {
+        self.units
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -244,7 +252,7 @@ fn refused(key: &LockKey, refusal: &Refusal) -> Failure {
         return Failure { code: exit::BUSY, why: refusal.detail.clone() };
     }
     let holding = Holding {
-        whose: whose(refusal.owner.as_deref(), refusal.holders, refusal.slots),
+        whose: whose(refusal.owner.as_deref(), refusal.holders, (refusal.units, refusal.slots)),
         held_ms: refusal.held_ms,
         ttl_ms: refusal.retry_after_ms,
     };
@@ -256,4 +264,8 @@ fn refused(key: &LockKey, refusal: &Refusal) -> Failure {
 fn slots(text: &str) -> Result<Slots, String> {
     let slots = text.parse().ok().and_then(Slots::from_number);
     slots.filter(|slots| *slots <= Slots::MOST).ok_or_else(|| "expected 1 to 1000".to_owned())
+}
+
+fn units(text: &str) -> Result<u16, String> {
+    slots(text).map(Slots::number)
 }

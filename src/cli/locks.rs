@@ -187,7 +187,6 @@ impl LockCommand {
 
 impl Acquire {
     async fn run(&self, client: Client) -> Result<u8, Failure> {
-        let slots = self.contention.slots();
         // Without a wait, the lease of the exec around this is a held key like any other.
         if self.contention.waits()
             && let Some((_, found)) =
@@ -218,7 +217,8 @@ impl Acquire {
             wish: Wish {
                 ttl: self.ttl.map(Ttl::lasting),
                 owner: Owner::parse(&owner).map_err(|error| error.to_string())?,
-                slots,
+                slots: self.contention.slots(),
+                units: self.contention.units(),
             },
             voice: self.named.shown.remote.voice(),
             progress: Progress::default(),

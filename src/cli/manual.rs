@@ -25,6 +25,7 @@ const EXAMPLES: [(&str, &[&str]); 14] = [
             "lockkeeper exec -n nightly -- report.sh  # not if it runs elsewhere",
             "lockkeeper exec -w 10m -T 1h30m deploy/shop -- make deploy  # in line",
             "lockkeeper exec --slots 3 gpu -- ./train  # three at a time",
+            "lockkeeper exec --slots 8 --units 3 gpu -- ./train  # on three of eight",
         ],
     ),
     (

@@ -38,7 +38,7 @@ pub(super) struct OuterLease {
 /// A lease of an outer `exec` beside a claim on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// They have the same share, so the claim needs no lease of its own.
+    /// The outer one has the slots, and as many units at least: the claim needs no lease of its own.
     Within,
     /// They exclude each other.
     InTheWay,
@@ -104,6 +104,7 @@ pub(super) async fn look(
     let body = answered(client, key, contention).await?;
     let status: StatusBody = serde_json::from_str(&body)?;
     let wanted = contention.slots().unwrap_or(Slots::ALONE).number();
+    let wanted = (wanted, contention.units().unwrap_or(1));
     let found = leases.into_iter().rev().find_map(|lease| {
         let its = share(&status, lease.fencing_token)?;
         Some((lease, standing(its, wanted)))
@@ -133,19 +134,21 @@ async fn answered(
     }
 }
 
-/// The share of the lease with this number, if the key has it.
-fn share(status: &StatusBody, fencing_token: u64) -> Option<u16> {
+/// The slots and the units of the lease with this number, if the key has it.
+fn share(status: &StatusBody, fencing_token: u64) -> Option<(u16, u16)> {
     if status.fencing_token == Some(fencing_token) {
-        return Some(Slots::ALONE.number());
+        return Some((Slots::ALONE.number(), 1));
     }
     let mut leases = status.leases.iter().flatten();
-    leases.find(|lease| lease.fencing_token == Some(fencing_token)).map(|lease| lease.slots)
+    let its = leases.find(|lease| lease.fencing_token == Some(fencing_token))?;
+    Some((its.slots, its.units.unwrap_or(1)))
 }
 
-fn standing(its: u16, wanted: u16) -> Standing {
-    match its == wanted {
+/// Of slots and units.
+fn standing(its: (u16, u16), wanted: (u16, u16)) -> Standing {
+    match its.0 == wanted.0 && its.1 >= wanted.1 {
         true => Standing::Within,
-        false if its > 1 && wanted > 1 => Standing::Apart,
+        false if its.1 + wanted.1 <= its.0.min(wanted.0) => Standing::Apart,
         false => Standing::InTheWay,
     }
 }
@@ -172,21 +175,30 @@ mod tests {
     #[test]
     fn a_claim_needs_no_lease_where_the_outer_one_has_its_share() {
         for (its, wanted, expected) in [
-            (1, 1, Standing::Within),
-            (3, 3, Standing::Within),
-            (1_000, 1_000, Standing::Within),
-            (1, 3, Standing::InTheWay),
-            (3, 1, Standing::InTheWay),
-            (3, 5, Standing::Apart),
+            ((1, 1), (1, 1), Standing::Within),
+            ((3, 1), (3, 1), Standing::Within),
+            ((1_000, 1), (1_000, 1), Standing::Within),
+            ((1, 1), (3, 1), Standing::InTheWay),
+            ((3, 1), (1, 1), Standing::InTheWay),
+            ((3, 1), (5, 1), Standing::Apart),
+            ((8, 3), (8, 3), Standing::Within),
+            ((8, 3), (8, 1), Standing::Within),
+            ((8, 3), (8, 5), Standing::Apart),
+            ((8, 3), (8, 6), Standing::InTheWay),
+            ((8, 3), (9, 6), Standing::InTheWay),
         ] {
-            assert_eq!(standing(its, wanted), expected, "{its} {wanted}");
+            assert_eq!(standing(its, wanted), expected, "{its:?} {wanted:?}");
         }
         let alone = r#"{"key":"k","held":true,"waiters":0,"fencing_token":7}"#;
         let shared = r#"{"key":"k","held":true,"waiters":0,"holders":2,"slots":3,
-            "leases":[{"fencing_token":7,"slots":3},{"fencing_token":8,"slots":5}]}"#;
-        for (json, number, expected) in
-            [(alone, 7, Some(1)), (alone, 8, None), (shared, 8, Some(5)), (shared, 9, None)]
-        {
+            "leases":[{"fencing_token":7,"slots":3},{"fencing_token":8,"slots":5,"units":2}]}"#;
+        for (json, number, expected) in [
+            (alone, 7, Some((1, 1))),
+            (alone, 8, None),
+            (shared, 7, Some((3, 1))),
+            (shared, 8, Some((5, 2))),
+            (shared, 9, None),
+        ] {
             let status = serde_json::from_str(json).unwrap();
             assert_eq!(share(&status, number), expected, "{json}");
         }

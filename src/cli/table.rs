@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 
 use crate::cli::terminal::{plain, shortened, shortened_apart, width};
 use crate::lock::slots::Slots;
-use crate::wire::{StatusBody, WaiterBody};
+use crate::wire::{LeaseBody, StatusBody, WaiterBody};
 
 const NOTHING: &str = "-";
 
@@ -73,7 +73,7 @@ pub(super) fn card(status: &StatusBody, most: usize) -> Vec<String> {
     fact("waiters", status.waiters.to_string());
     let leases = status.leases.iter().flatten().map(|lease| {
         [
-            shown(lease.slot),
+            shown(part(lease)),
             shown(lease.owner.as_deref().map(plain)),
             shown(lease.held_ms.map(span)),
             shown(lease.ttl_ms.map(span)),
@@ -131,22 +131,32 @@ pub(super) fn listing(locks: &[StatusBody], most: usize, all: Uncut) -> Vec<Stri
     table.fitted(if all.whole { usize::MAX } else { most })
 }
 
+/// The slot of a lease, or its units if it has several.
+fn part(lease: &LeaseBody) -> Option<String> {
+    let units = lease.units.map(|units| format!("{units} units"));
+    units.or_else(|| lease.slot.map(|slot| slot.to_string()))
+}
+
 fn time_left(status: &StatusBody) -> String {
     status.ttl_ms.map_or_else(|| "no end".to_owned(), span)
 }
 
-/// The holder of a key, or the number of its holders if they share it.
+/// The holder of a key, or the number of its holders if they share it, with their units if some have
+/// several.
 pub(super) fn whose(
     owner: Option<&str>,
     holders: Option<u64>,
-    slots: Option<u16>,
+    (units, slots): (Option<u64>, Option<u16>),
 ) -> Option<String> {
-    match (holders, slots) {
-        (Some(holders), Some(slots)) if slots < Slots::MOST.number() => {
+    match (holders, units, slots) {
+        (Some(holders), Some(units), Some(slots)) => {
+            Some(format!("{holders} with {units} of {slots}"))
+        }
+        (Some(holders), None, Some(slots)) if slots < Slots::MOST.number() => {
             Some(format!("{holders} of {slots}"))
         }
-        (Some(holders), _) => Some(format!("{holders} shared")),
-        (None, _) => owner.map(plain),
+        (Some(holders), ..) => Some(format!("{holders} shared")),
+        (None, ..) => owner.map(plain),
     }
 }
 
@@ -180,7 +190,7 @@ impl Display for Holding {
 
 /// The holder of a key that was looked at.
 fn holder(status: &StatusBody) -> Option<String> {
-    whose(status.owner.as_deref(), status.holders, status.slots)
+    whose(status.owner.as_deref(), status.holders, (status.units, status.slots))
 }
 
 /// A table of at most so many columns of a terminal, if that can be: keys and owners give way.
@@ -368,6 +378,13 @@ mod tests {
             "-     -      -         1.5s       5",
         ];
         assert_eq!(card(&held, 80), lines);
+        let units = status(
+            r#"{"key":"k","held":true,"waiters":0,"holders":2,"slots":8,"units":4,"leases":[
+                {"fencing_token":7,"slots":8,"slot":1},{"fencing_token":8,"slots":8,"units":3}]}"#,
+        );
+        let lines = card(&units, 80);
+        assert_eq!(lines[2], "holders    2 with 4 of 8");
+        assert!(lines[7].starts_with("1 ") && lines[8].starts_with("3 units "), "{lines:?}");
         let readers = r#"{"key":"k","held":true,"waiters":0,"holders":12,"slots":1000}"#;
         assert!(listing(&[status(readers)], 80, Uncut::default())[1].contains("12 shared"));
     }

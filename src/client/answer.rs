@@ -63,10 +63,12 @@ pub(crate) struct Refusal {
     pub(crate) max_ttl_ms: Option<u64>,
     /// The option that is wrong or missing.
     field: Option<String>,
-    /// The holder of the key, or the number of its holders and its slots.
+    /// The holder of the key, or the number of its holders, its slots and, if some have several, the
+    /// units of all.
     pub(crate) owner: Option<String>,
     pub(crate) holders: Option<u64>,
     pub(crate) slots: Option<u16>,
+    pub(crate) units: Option<u64>,
     pub(crate) held_ms: Option<u64>,
     /// The time left of the holder's lease.
     pub(crate) retry_after_ms: Option<u64>,

@@ -76,8 +76,10 @@ pub(crate) struct Wish {
     pub(crate) ttl: Option<Ttl>,
     /// The name of the holder, shown to others.
     pub(crate) owner: Option<Owner>,
-    /// With how many it shares the key at most; an exclusive lease if absent.
+    /// The most units that it allows on the key; an exclusive lease if absent.
     pub(crate) slots: Option<Slots>,
+    /// Its own units of them; one if absent.
+    pub(crate) units: Option<u16>,
 }
 
 /// A lease as its holder names it.
@@ -185,6 +187,9 @@ impl Client {
             None => (),
             Some(Slots::SHARED) => body["shared"] = true.into(),
             Some(slots) => body["slots"] = slots.number().into(),
+        }
+        if let Some(units) = wish.units {
+            body["units"] = units.into();
         }
         let call = HttpCall {
             token: Some(lease.token),

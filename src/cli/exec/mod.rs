@@ -58,8 +58,8 @@ const HURRY: Duration = Duration::from_secs(1);
 ///
 /// The command inherits standard input, output and error, and gets LOCK_KEY, LOCK_TOKEN,
 /// LOCK_FENCING_TOKEN and LOCK_URL, with --slots also LOCK_SLOT: a number from 1 that no other
-/// holder has, and with --also LOCK_FENCING_TOKENS: a line for each key, "NUMBER KEY". If a lease
-/// cannot be kept, it is killed before the lease ends.
+/// holder has (none for several --units), and with --also LOCK_FENCING_TOKENS: a line for each key,
+/// "NUMBER KEY". If a lease cannot be kept, it is killed before the lease ends.
 ///
 /// Exit codes: that of the command, and 128+N if signal N ended it; 75 another client holds the
 /// key; 69 the service is unreachable; 79 the lease was lost, and the command killed or ended
@@ -203,6 +203,7 @@ impl<'a> Prepared<'a> {
                     ttl: Some(terms.ttl()),
                     owner: owner.clone(),
                     slots: exec.contention.slots(),
+                    units: exec.contention.units(),
                 },
                 voice: exec.remote.voice(),
                 progress: Progress::default(),

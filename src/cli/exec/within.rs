@@ -32,8 +32,8 @@ impl Prepared<'_> {
                 }
                 Some((_, Standing::InTheWay)) if contention.waits() => {
                     let why = format!(
-                        "'{key}': an outer exec has the key with another share (--slots, --shared), \
-                         so that COMMAND would wait for its own end"
+                        "'{key}': an outer exec has the key with another share (--slots, --units, \
+                         --shared), so that COMMAND would wait for its own end"
                     );
                     return Err(Failure { code: exit::NESTED, why });
                 }

@@ -59,6 +59,7 @@ async fn a_share_that_excludes_the_outer_one_is_refused_and_not_waited_for() {
         (&[], "--shared"),
         (&["--slots", "3"], ""),
         (&["--shared"], "-w 10m"),
+        (&["--slots", "8", "--units", "3"], "--slots 8 --units 6"),
     ] {
         let script = format!("@exec {inner} key touch {marker}");
         let ran = outer(&stage, &[share, &["key"]].concat(), &script);
@@ -88,6 +89,15 @@ async fn the_inner_command_shares_the_slot_of_the_outer_one() {
     assert!(own.ends_with(" 1"), "{ran:?}");
     assert_eq!(own, inner);
     assert!(look.contains("\"holders\":1"), "{ran:?}");
+    // So are its units, as far as they go.
+    let units = ["--slots", "8", "--units", "3", "key"];
+    let ran = outer(&stage, &units, "@tells; @exec -q --slots 8 --units 2 key @tells");
+    let lines: Vec<_> = ran.out.lines().collect();
+    let [own, inner] = lines[..] else { panic!("{ran:?}") };
+    assert!(own == inner && own.ends_with(" none"), "{ran:?}");
+    let more = format!("@exec -q --slots 8 --units 5 key curl -sS {url}/locks/key");
+    let ran = outer(&stage, &units, &more);
+    assert!(ran.out.contains(r#""holders":2,"slots":8,"units":8"#), "{ran:?}");
     // Semaphores of other sizes do not exclude each other.
     let ran = outer(&stage, &["--slots", "3", "key"], "@exec -q --slots 5 key @tells");
     assert!(ran.code == Some(0) && ran.out.ends_with(" 2\n"), "{ran:?}");

@@ -41,6 +41,33 @@ async fn a_script_acquires_refreshes_and_releases() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn units_are_taken_and_shown_and_what_has_no_slots_has_none() {
+    let stage = Stage::new();
+    let three = ["acquire", "-q", "--slots", "8", "--units", "3", "gpu"];
+    assert_eq!(run(&stage, &three).code, Some(0));
+    assert_eq!(run(&stage, &three).code, Some(0));
+    let seen = run(&stage, &["get", "gpu"]).out;
+    assert!(seen.ends_with("\t2 with 6 of 8\n"), "{seen}");
+    let held = run(&stage, &["acquire", "-n", "--slots", "8", "--units", "3", "gpu"]);
+    assert_eq!(held.code, Some(75));
+    assert!(held.err.contains("by 2 with 6 of 8"), "{}", held.err);
+    assert_eq!(
+        run(&stage, &["acquire", "-n", "--slots", "8", "--units", "2", "gpu"]).code,
+        Some(0)
+    );
+    for (words, told) in [
+        (&["--units", "2"][..], "--slots"),
+        (&["--shared", "--units", "2"], "--shared"),
+        (&["--slots", "2", "--units", "0"], "expected 1 to 1000"),
+        (&["--slots", "2", "--units", "3"], "from 1 to the `slots`, 2"),
+    ] {
+        let refused = run(&stage, &[&["acquire", "-n"], words, &["other"]].concat());
+        assert_eq!(refused.code, Some(125), "{words:?}: {}", refused.err);
+        assert!(refused.err.contains(told), "{words:?}: {}", refused.err);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_json_is_what_the_service_answers() {
     let stage = Stage::new();
     let json = |arguments: &[&str], token: &str| -> Value {
