@@ -273,6 +273,7 @@ const cases = {
   async shared() {
     for (const owner of ['web-1', 'web-2', 'web-3']) await take('api/reports', `ttl=1h&slots=5&owner=${owner}`);
     for (const owner of ['php-1', 'php-2']) await take('catalogue', `ttl=1h&shared=true&owner=${owner}`);
+    for (const units of [1, 3]) await take('gpu', `ttl=1h&slots=8&units=${units}&owner=job-${units}`);
     await take('alone', 'ttl=1h&owner=cron-1');
     const next = await wait('catalogue', 'a-writer');
     const page = await tab({ expected: /status of 409/ });
@@ -280,6 +281,13 @@ const cases = {
     await shared.filter({ hasText: '3 of 5' }).waitFor();
     await row(page, 'catalogue').filter({ hasText: '2 readers' }).waitFor();
     assert.match(await shared.textContent(), /shared$/);
+    const gpu = row(page, 'gpu');
+    await gpu.filter({ hasText: '2 with 4 of 8' }).waitFor();
+    await gpu.locator('.name').click();
+    await says(page, '#facts', 'slot 1 job-1');
+    await says(page, '#facts', '3 units job-3');
+    assert.equal((await ask('DELETE', '/admin/locks/gpu')).body.holders, 2);
+    await gpu.waitFor({ state: 'detached' });
     const keys = () => rows(page).evaluateAll(all => all.map(tr => tr.dataset.key).join(' '));
     await page.locator('th[data-sort=owner] button').click();
     await until(async () => await keys() === 'catalogue api/reports alone', 'rows in the order of owners');

@@ -221,7 +221,8 @@ const changed = () => {
   listSoon(Math.max(0, Math.max(500, 10 * listTook) - (now() - listedAt)));
 };
 // A shared key has several owners: how many they are stands for them.
-const ownerOf = ({ owner, holders, slots }) => !holders ? owner : slots < 1000 ? `${holders} of ${slots}` : plural(holders, 'reader');
+const ownerOf = ({ owner, holders, slots, units }) => !holders ? owner : units ? `${holders} with ${units} of ${slots}` : slots < 1000 ? `${holders} of ${slots}` : plural(holders, 'reader');
+const partOf = ({ slot, units }) => units ? `${units} units` : slot && `slot ${slot}`;
 const take = locks => {
   const at = now(), next = new Map();
   for (const lock of locks) {
@@ -564,7 +565,7 @@ const look = async () => {
   detailTimer = setTimeout(look, 2000);
 };
 const nameOf = ({ owner }) => owner ? inert(owner) : make('i', '', 'gave no name');
-const lease = one => make('li', {}, make('span', '', one.ttl_ms === undefined ? 'no end' : `${span(one.ttl_ms - (now() - detail.at))} left`), one.slot ? make('b', '', `slot ${one.slot} `) : '', nameOf(one),
+const lease = one => make('li', {}, make('span', '', one.ttl_ms === undefined ? 'no end' : `${span(one.ttl_ms - (now() - detail.at))} left`), partOf(one) ? make('b', '', `${partOf(one)} `) : '', nameOf(one),
   make('div', 'dim', one.held_ms === undefined ? '' : `held for ${span(one.held_ms + now() - detail.at)}, since ${since(one.held_ms + now() - detail.at)}, `, 'fencing token ', make('code', '', String(one.fencing_token))));
 const renderPanel = () => {
   const facts = make('dl', 'facts'), fact = (name, ...text) => facts.append(make('dt', '', name), make('dd', {}, ...text));
@@ -633,7 +634,7 @@ const offerLeases = () => {
   if (!detail.holders) return;
   offer('', 'Choose');
   offer('all', 'All leases');
-  for (const one of detail.leases || []) offer(String(one.fencing_token), [one.slot && `slot ${one.slot}`, one.owner && plain(one.owner), one.fencing_token].filter(Boolean).join(', '));
+  for (const one of detail.leases || []) offer(String(one.fencing_token), [partOf(one), one.owner && plain(one.owner), one.fencing_token].filter(Boolean).join(', '));
 };
 const openFree = () => {
   if (!detail?.held || !may('admin')) return;
