@@ -134,10 +134,13 @@ pub(crate) struct Asked {
     pub(crate) fencing_token: Option<u64>,
     /// For how long a stream's lease stays after its end.
     pub(crate) linger_ms: u64,
-    /// With how many leases in all the lease may share its key; [`SHARED`] for `shared=true`, and
+    /// How many units of all leases the lease allows on its key; [`SHARED`] for `shared=true`, and
     /// exclusive, or as it is, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slots: Option<u16>,
+    /// The units of these that the lease takes; one, or as it is, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) units: Option<u16>,
     /// Whether the question came without the right API key, on purpose.
     pub(crate) unauthorized: bool,
 }
@@ -157,10 +160,13 @@ pub(crate) struct Said {
     /// How many leases share the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<u16>,
-    /// With how many in all the lease may share the key; of a key, the least that its leases allow.
+    /// How many units the lease allows on the key; of a key, the least that its leases allow.
     /// Absent for an exclusive lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slots: Option<u16>,
+    /// The units of the lease or, of a key, of all its leases; absent if each has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) units: Option<u16>,
     /// The number of the lease's slot, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<u16>,

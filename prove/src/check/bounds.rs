@@ -95,6 +95,7 @@ fn lease<'a>(
         begun: begun.is_some(),
         first: first.of,
         slots: first.of.told_slots(),
+        units: first.of.told_units(),
         slot: first.of.said.slot,
         evidence,
     };

@@ -40,8 +40,9 @@ pub(super) struct Lease<'a> {
     pub(super) begun: bool,
     /// The question that was told of it first.
     pub(super) first: &'a Operation,
-    /// The most leases that it allows on its key, and its own number among them.
+    /// The most units that it allows on its key, those that it has, and its number if it has one.
     pub(super) slots: u16,
+    pub(super) units: u16,
     pub(super) slot: Option<u16>,
 }
 

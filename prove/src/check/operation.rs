@@ -96,12 +96,22 @@ impl Operation {
         self.said.ttl_ms.map(|ttl| ttl.saturating_mul(MS))
     }
 
-    /// Returns the leases that its own would allow on the key.
+    /// Returns the units that its lease would allow on the key.
     pub(super) fn asked_slots(&self) -> u16 {
         self.asked.slots.unwrap_or(1).min(MOST_SLOTS)
     }
 
-    /// Returns how many leases its own allows on the key, as it was told.
+    /// Returns the units that its lease would have.
+    pub(super) fn asked_units(&self) -> u16 {
+        self.asked.units.unwrap_or(1)
+    }
+
+    /// Returns how many units its lease has, as it was told.
+    pub(super) fn told_units(&self) -> u16 {
+        self.said.units.unwrap_or(1)
+    }
+
+    /// Returns how many units its lease allows on the key, as it was told.
     pub(super) fn told_slots(&self) -> u16 {
         self.said.slots.unwrap_or(1)
     }

@@ -15,6 +15,13 @@ fn shared(slots: u16, slot: u16, grant: Operation) -> Operation {
     grant
 }
 
+/// A grant with this many of its slots, and no slot.
+fn units(units: u16, grant: Operation) -> Operation {
+    let mut grant = grant;
+    (grant.asked.units, grant.said.units, grant.said.slot) = (Some(units), Some(units), None);
+    grant
+}
+
 /// A lease of one second, whose token and number are the first ones, from `at` milliseconds on.
 fn holder(number: u64, slots: u16, slot: u16, at: u64) -> Operation {
     shared(slots, slot, grant(number, 10 + number, (at, at + 2), 1_000))
@@ -52,6 +59,34 @@ fn more_holders_than_one_of_them_allows_are_found() {
     breaks("S1", first(2), first(3));
     // A writer names no slots, and readers are any number.
     breaks("S1", [readers(3), vec![grant(9, 19, (100, 102), 1_000)]].concat(), readers(40));
+}
+
+#[test]
+fn more_units_than_one_lease_allows_are_found() {
+    let two = |second| vec![units(3, holder(1, 5, 0, 0)), units(second, holder(2, 5, 0, 10))];
+    breaks("S1", two(3), two(2));
+    let third = |slots| [two(2), vec![holder(3, slots, 1, 20)]].concat();
+    assert_eq!(rules(&lines(third(6))), ["S1"]);
+}
+
+#[test]
+fn a_grant_of_other_units_than_were_asked_for_is_found() {
+    let with = |told| {
+        let mut grant = units(3, holder(1, 5, 0, 0));
+        grant.said.units = Some(told);
+        vec![grant]
+    };
+    breaks("S1", with(2), with(3));
+    let refreshed = |told| {
+        let mut later = shared(5, 0, refresh(1, 11, (50, 52), 950));
+        (later.asked.slots, later.said.units) = (None, Some(told));
+        vec![units(3, holder(1, 5, 0, 0)), later]
+    };
+    breaks("S1", refreshed(2), refreshed(3));
+    // Several units have no slot.
+    let mut numbered = units(3, holder(1, 5, 0, 0));
+    numbered.said.slot = Some(1);
+    assert_eq!(rules(&lines(vec![numbered])), ["S2"]);
 }
 
 #[test]
@@ -154,6 +189,13 @@ fn a_change_that_is_refused_although_there_is_room_is_found() {
     };
     let change = |change| vec![holder(1, SHARED, 0, 0), holder(2, 5, 1, 10), change];
     breaks("S4", change(named(3, 600)), change(named(1, 600)));
+    // More units than are free are no room.
+    let more = |asked| {
+        let mut named = units(asked, named(5, 600));
+        named.said.units = None;
+        vec![units(2, holder(1, 5, 0, 0)), holder(2, 5, 1, 10), named]
+    };
+    breaks("S4", more(4), more(5));
     // An unnamed repeat changes no share.
     breaks("S4", change(named(3, 600)), change(refused(1, 3, 600)));
     let left = || vec![holder(1, 5, 1, 0), holder(2, 5, 2, 10), release(2, 20, 25)];
@@ -193,6 +235,13 @@ fn a_look_that_counts_other_holders_is_found() {
     breaks("S4", counts(3), counts(2));
     let unknown = gone(holder(3, 5, 0, 20), 30);
     assert_eq!(rules(&lines([counts(3), vec![unknown]].concat())), [""; 0]);
+    let counts = |all| {
+        let mut look = look(NO_TOKEN, (50, 52), None, false);
+        (look.said.held, look.said.holders, look.said.units) = (Some(true), Some(2), Some(all));
+        vec![holder(1, 5, 1, 0), units(3, holder(2, 5, 0, 10)), look]
+    };
+    breaks("S4", counts(3), counts(4));
+    breaks("S4", counts(5), counts(4));
 }
 
 #[test]
@@ -238,6 +287,9 @@ fn a_claim_that_waits_while_there_is_room_is_found() {
     let two = || vec![holder(1, 3, 1, 0), holder(2, 3, 2, 10)];
     let third = |until| [two(), vec![waits(3, 3, until)]].concat();
     breaks("S5", third(900), third(250));
+    // One of those who wait needs more units than are free.
+    let large = units(2, shared(3, 0, gone(waited(holder(4, 3, 0, 50)), 800)));
+    assert_eq!(rules(&lines([third(900), vec![large]].concat())), [""; 0]);
     // One of those who wait has to wait for all others.
     let writer = shared(1, 0, gone(waited(holder(4, 1, 0, 50)), 800));
     assert_eq!(rules(&lines([third(900), vec![writer]].concat())), [""; 0]);

@@ -79,8 +79,17 @@ impl Question {
         self
     }
 
+    /// A claim with these slots, and with its units as far as they go.
     pub(super) fn sharing(mut self, slots: Option<u16>) -> Self {
         self.asked.slots = slots;
+        let units = self.asked.units;
+        self.taking(units)
+    }
+
+    /// A claim that takes several of its slots, if it has so many.
+    pub(super) fn taking(mut self, units: Option<u16>) -> Self {
+        let slots = self.asked.slots.filter(|slots| *slots != SHARED).unwrap_or(0);
+        self.asked.units = units.filter(|units| *units <= slots);
         self
     }
 }
@@ -372,6 +381,7 @@ pub(super) fn written(question: &Question) -> String {
         SHARED => "shared=true".to_owned(),
         _ => format!("slots={slots}"),
     }));
+    options.extend(asked.units.map(|units| format!("units={units}")));
     options.extend(asked.fencing_token.map(|number| format!("fencing_token={number}")));
     let query = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
     // A key is wrong or absent, by the number of the lock.
@@ -413,6 +423,8 @@ mod tests {
         assert_eq!(line(Some(3)), "POST /locks/k1?wait=5ms&slots=3");
         assert_eq!(line(Some(SHARED)), "POST /locks/k1?wait=5ms&shared=true");
         assert_eq!(line(None), "POST /locks/k1?wait=5ms");
+        let units = |slots| Question::claim(1, None, 9).sharing(slots).taking(Some(3)).asked.units;
+        assert_eq!([Some(3), Some(2), Some(SHARED), None].map(units), [Some(3), None, None, None]);
         let told = read(br#"{"code":"lock_held","holders":5,"slots":5,"mine":true}"#).said;
         assert_eq!((told.holders, told.slots, told.mine), (Some(5), Some(5), Some(true)));
     }

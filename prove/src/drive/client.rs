@@ -36,6 +36,7 @@ pub(super) struct Client {
     wants: Wants,
     /// What its next claims name.
     pub(super) slots: Option<u16>,
+    pub(super) units: Option<u16>,
 }
 
 impl Client {
@@ -54,7 +55,17 @@ impl Client {
             2 => Wants::Hot,
             _ => Wants::Few,
         };
-        Self { asker, twin, chance, shared, lasting, earlier: None, wants, slots: None }
+        Self {
+            asker,
+            twin,
+            chance,
+            shared,
+            lasting,
+            earlier: None,
+            wants,
+            slots: None,
+            units: None,
+        }
     }
 
     pub(super) async fn run(mut self) {
@@ -147,9 +158,9 @@ impl Client {
         self.chance.bool().then(|| self.asker.choose())
     }
 
-    /// A claim with its slots, which does not wait.
+    /// A claim with its slots and units, which does not wait.
     pub(super) fn claim(&self, key: u32, token: Option<Held>, ttl_ms: u64) -> Question {
-        Question::claim(key, token, ttl_ms).sharing(self.slots)
+        Question::claim(key, token, ttl_ms).sharing(self.slots).taking(self.units)
     }
 
     /// A claim of any key.

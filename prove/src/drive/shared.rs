@@ -14,6 +14,7 @@ impl Client {
     pub(super) async fn together(&mut self) {
         let key = self.any_key();
         self.slots = self.slots_of(key);
+        self.units = (self.chance.u32(..10) < 3).then(|| self.chance.u16(1..4));
         match self.chance.u32(..100) {
             0..34 => self.share(key).await,
             34..52 => self.change_share(key).await,

@@ -1,5 +1,5 @@
 //! All who may hold a key. S4: a request that names its lease is refused only if the others do not allow
-//! it, and a look at a shared key counts those who hold it.
+//! it, and a look at a shared key counts those who hold it and their units.
 
 use super::{CHANGE, Court};
 use crate::check::context::ROLLED_BACK;
@@ -31,7 +31,15 @@ pub(super) fn holders<'c>(court: &Court<'c>) -> Vec<Span<Holder<'c>>> {
 }
 
 impl Holder<'_> {
-    /// Returns how many leases it allows.
+    /// Returns how many units it has.
+    pub(super) fn units(self) -> u16 {
+        match self {
+            Self::Lease(lease) => lease.units,
+            Self::Unknown(operation) => operation.asked_units(),
+        }
+    }
+
+    /// Returns how many units it allows.
     pub(super) fn allows(self) -> u16 {
         match self {
             Self::Lease(lease) => lease.slots,
@@ -74,15 +82,15 @@ fn refused(
     let (sent, asked, token) = (operation.sent, operation.asked_slots(), operation.token);
     let others = holders.meeting(sent, answered).map(|one| one.of);
     let others = others.filter(|other| other.token() != token || token == NO_TOKEN);
-    let (mut count, mut least) = (1, asked);
+    let (mut units, mut least) = (operation.asked_units(), asked);
     for other in others {
-        (count, least) = (count + 1, least.min(other.allows()));
+        (units, least) = (units.saturating_add(other.units()), least.min(other.allows()));
     }
-    if count <= least {
+    if units <= least {
         let promised = court.context.promises_loss(sent.saturating_sub(ROLLED_BACK), answered);
-        let others = count - 1;
         let what = format!(
-            "token {token} asks for {asked} slots, {others} others may hold the key, and it is refused"
+            "token {token} asks for {asked} slots, {units} units are on the key with its own, and it is \
+             refused"
         );
         court.find(CHANGE, answered, promised, what);
     }
@@ -94,22 +102,30 @@ fn looked(
     (look, answered): (&Operation, Nanos),
 ) {
     let Some(held) = look.said.held else { return };
-    let seen = look.said.holders.map_or_else(|| usize::from(held), usize::from);
-    let (mut sure, mut perhaps, mut since) = (0, 0, look.sent);
+    let seen = look.said.holders.unwrap_or_else(|| u16::from(held));
+    // Where their units are not told, each has one.
+    let seen = [seen, look.said.units.unwrap_or(seen)];
+    let (mut sure, mut perhaps, mut since) = ([0, 0], [0, 0], look.sent);
     for one in holders.meeting(look.sent, answered) {
-        perhaps += 1;
+        let counts = [1, one.of.units()];
+        perhaps = [0, 1].map(|at| perhaps[at] + counts[at]);
         let Holder::Lease(lease) = one.of else { continue };
         if lease.covers(look.sent, answered) {
-            (sure, since) = (sure + 1, since.min(lease.lo));
+            (sure, since) = ([0, 1].map(|at| sure[at] + counts[at]), since.min(lease.lo));
         }
     }
-    // A key that is being handed over looks held by one, see I10.
-    let many = look.said.holders.is_some() && seen > perhaps;
-    let promised = match (seen < sure, many) {
-        (true, _) => court.context.promises_keeping(since, answered),
-        (_, true) => court.context.promises_loss(look.sent.saturating_sub(ROLLED_BACK), answered),
-        _ => return,
-    };
-    let what = format!("a look counts {seen} holders, and there are {sure} to {perhaps}");
-    court.find(CHANGE, answered, promised, what);
+    for (at, what) in ["holders", "units"].into_iter().enumerate() {
+        let (seen, sure, perhaps) = (seen[at], sure[at], perhaps[at]);
+        // A key that is being handed over looks held by one, see I10.
+        let many = look.said.holders.is_some() && seen > perhaps;
+        let promised = match (seen < sure, many) {
+            (true, _) => court.context.promises_keeping(since, answered),
+            (_, true) => {
+                court.context.promises_loss(look.sent.saturating_sub(ROLLED_BACK), answered)
+            }
+            _ => continue,
+        };
+        let what = format!("a look counts {seen} {what}, and there are {sure} to {perhaps}");
+        return court.find(CHANGE, answered, promised, what);
+    }
 }

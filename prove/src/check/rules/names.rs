@@ -31,15 +31,17 @@ pub(super) fn judge(court: &mut Court<'_>) {
 fn same_share(court: &mut Court<'_>, lease: &Lease<'_>) {
     let told = |one: &&Evidence<'_>| one.of.kind != Kind::Alive;
     for one in lease.evidence.iter().filter(told) {
-        let (slots, slot) = (one.of.told_slots(), one.of.said.slot);
-        if (slots, slot) != (lease.slots, lease.slot) {
+        let (slots, units) = (one.of.told_slots(), one.of.told_units());
+        let (slot, share) = (one.of.said.slot, (slots, units) == (lease.slots, lease.units));
+        if !share || slot != lease.slot {
             let promised = court.context.promises_keeping(lease.lo, one.to);
-            let (before, was) = (lease.slots, lease.slot);
+            let (before, had, was) = (lease.slots, lease.units, lease.slot);
             let what = format!(
-                "lease {} was told of {before} slots and {was:?}, and of {slots} and {slot:?}",
+                "lease {} was told of {before} slots, {had} units and {was:?}, and of {slots}, {units} \
+                 and {slot:?}",
                 lease.fence
             );
-            let rule = if slots == lease.slots { SLOT } else { SHARE };
+            let rule = if share { SLOT } else { SHARE };
             return court.find(rule, one.to, promised, what);
         }
     }
@@ -149,7 +151,7 @@ fn superseded(court: &mut Court<'_>, operation: &Operation) {
     }
 }
 
-/// S1: a grant has the slots that its question named; S2: it has a slot that fits them.
+/// S1: a grant has the slots and units that its question named; S2: it has a slot that fits them.
 fn as_asked(court: &mut Court<'_>, operation: &Operation) {
     let (true, Outcome::Yes, Some(answered)) =
         (operation.prolongs(), operation.outcome, operation.answered)
@@ -158,13 +160,14 @@ fn as_asked(court: &mut Court<'_>, operation: &Operation) {
     };
     let slots = operation.told_slots();
     // One of 1000 has a slot, and a reader, of which the same is told, has none.
-    let numbered = slots != 1 && operation.asked.slots != Some(SHARED);
+    let units = operation.told_units();
+    let numbered = slots != 1 && units == 1 && operation.asked.slots != Some(SHARED);
     let fits = match operation.said.slot {
         Some(slot) => numbered && (1..=slots).contains(&slot),
         None => !numbered || slots == MOST_SLOTS,
     };
     if !fits {
-        let what = format!("{slots} slots, and slot {:?}", operation.said.slot);
+        let what = format!("{slots} slots, {units} units, and slot {:?}", operation.said.slot);
         court.find(SLOT, answered, true, what);
     }
     // A repeat and a refresh need not say it.
@@ -172,6 +175,12 @@ fn as_asked(court: &mut Court<'_>, operation: &Operation) {
     let asked = operation.asked_slots();
     if says && asked != slots {
         let what = format!("{asked} slots were asked for, and {slots} were granted");
+        court.find(SHARE, answered, true, what);
+    }
+    let says = operation.asked.units.is_some() || operation.status == 201;
+    let asked = operation.asked_units();
+    if says && asked != units {
+        let what = format!("{asked} units were asked for, and {units} were granted");
         court.find(SHARE, answered, true, what);
     }
 }

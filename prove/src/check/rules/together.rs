@@ -1,4 +1,4 @@
-//! Those who may rely on a key at one moment. I1: one, and of shared keys S1: as many as all of them allow.
+//! Those who may rely on a key at one moment. I1: one, and of shared keys S1: as many units as all of them allow.
 //! S2: a slot has one of them. I8, of shared keys S3: a token is one of them.
 
 use std::collections::HashSet;
@@ -59,14 +59,17 @@ fn too_many(
     let leases = &court.leases.all;
     let slots = |lease: &&Lease<'_>| lease.slots;
     let Some(lowest) = holders.iter().map(|one| &leases[*one]).min_by_key(slots) else { return };
-    let (count, most) = (holders.len(), usize::from(lowest.slots));
+    let units: usize = holders.iter().map(|one| usize::from(leases[*one].units)).sum();
+    let most = usize::from(lowest.slots);
     if court.key.shared {
-        court.report.count("shared_full", usize::from(count == most));
+        court.report.count("shared_full", usize::from(units == most));
     }
-    if count > most && many.insert(index) {
+    if units > most && many.insert(index) {
         let what = format!(
-            "{count} leases may be relied on, the last one {}, and lease {} allows {most}",
-            leases[index].fence, lowest.fence
+            "{} leases with {units} units may be relied on, the last one {}, and lease {} allows {most}",
+            holders.len(),
+            leases[index].fence,
+            lowest.fence
         );
         let rule = court.either(EXCLUSION, SHARE);
         find(court, (rule, at), holders.iter().copied(), what);

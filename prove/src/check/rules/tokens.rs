@@ -98,7 +98,8 @@ fn refused(court: &mut Court<'_>, own: Option<&Lease<'_>>, operation: &Operation
         let told = operation.replaces().is_some()
             || operation.is_mine() && operation.said.fencing_token.is_some();
         let repeats = operation.kind == Kind::Acquire
-            && operation.asked.slots.is_none_or(|_| operation.asked_slots() == lease.slots);
+            && operation.asked.slots.is_none_or(|_| operation.asked_slots() == lease.slots)
+            && operation.asked.units.is_none_or(|units| units == lease.units);
         let repeats = repeats && operation.asked.fencing_token.is_none();
         let is_plain = lease.plain_since() < operation.sent;
         if told && !(is_plain && (repeats || operation.kind == Kind::Refresh)) {

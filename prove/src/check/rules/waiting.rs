@@ -23,7 +23,8 @@ enum Why {
 pub(super) struct Stretch {
     from: Nanos,
     until: Nanos,
-    holders: u16,
+    /// The units that they have.
+    units: u16,
     /// The least that one of them allows.
     least: u16,
     /// What became of the last one who had it before.
@@ -45,11 +46,11 @@ pub(super) fn judge(court: &mut Court<'_>) -> Vec<Stretch> {
         let Some(time) = waited(court, operation).filter(|_| !again || !court.key.shared) else {
             continue;
         };
-        let slots = line.meeting(time.0, time.1).map(|one| one.of.asked_slots());
-        let slots = slots.min().unwrap_or(1);
-        let Some((stretch, since, lasts)) = passed_over(court, &stretches, time, slots) else {
-            continue;
-        };
+        let there = || line.meeting(time.0, time.1).map(|one| one.of);
+        let slots = there().map(Operation::asked_slots).min().unwrap_or(1);
+        let needs = there().map(Operation::asked_units).max().unwrap_or(1);
+        let found = passed_over(court, &stretches, time, (slots, needs));
+        let Some((stretch, since, lasts)) = found else { continue };
         let (why, from) = (stretch.why, stretch.from);
         if told == from && !court.key.shared {
             continue;
@@ -72,28 +73,28 @@ pub(super) fn judge(court: &mut Court<'_>) -> Vec<Stretch> {
 pub(super) fn is_held(stretches: &[Stretch], from: Nanos, until: Nanos) -> bool {
     let first = stretches.partition_point(|stretch| stretch.until < from);
     let mut near = stretches[first..].iter().take_while(|stretch| stretch.from <= until);
-    near.any(|stretch| stretch.holders > 0)
+    near.any(|stretch| stretch.units > 0)
 }
 
 /// Returns in which stretch, since when and for how long there was room for a claim that was in line, if
-/// that is too long.
+/// that is too long. All who wait allow these slots, and none needs more units.
 fn passed_over<'s>(
     court: &Court<'_>,
     stretches: &'s [Stretch],
     (from, until): (Nanos, Nanos),
-    slots: u16,
+    (slots, needs): (u16, u16),
 ) -> Option<(&'s Stretch, Nanos, Nanos)> {
     let first = stretches.partition_point(|stretch| stretch.until <= from);
     let mut room: Option<&Stretch> = None;
     for stretch in stretches[first..].iter().take_while(|stretch| stretch.from < until) {
-        if stretch.holders >= stretch.least.min(slots) {
+        if stretch.units.saturating_add(needs) > stretch.least.min(slots) {
             room = None;
             continue;
         }
         let began = *room.get_or_insert(stretch);
         let (since, end) = (began.from.max(from), stretch.until.min(until));
         // Whoever came while there was room has to ask, and so has one who shares.
-        let woken = began.from >= from && began.holders == 0 && began.why == Why::Released;
+        let woken = began.from >= from && began.units == 0 && began.why == Why::Released;
         let allowed = match woken {
             true => court.context.handed_late(since),
             false => court.context.late(since),
@@ -138,8 +139,8 @@ fn stretches(court: &Court<'_>) -> Vec<Stretch> {
             true => there.iter().map(|one| one.of.allows()).min(),
             false => Some(1),
         };
-        let holders = u16::try_from(there.len()).unwrap_or(MOST_SLOTS);
-        stretches.push(Stretch { from, until, holders, least: least.unwrap_or(MOST_SLOTS), why });
+        let units = there.iter().map(|one| one.of.units()).fold(0, u16::saturating_add);
+        stretches.push(Stretch { from, until, units, least: least.unwrap_or(MOST_SLOTS), why });
     }
     stretches
 }
