@@ -1,6 +1,7 @@
 //! Paths, bodies and error codes on the wire. The order of the members is part of the contract:
 //! some clients show only the beginning of a body.
 
+mod several;
 mod status;
 mod terraform;
 
@@ -16,6 +17,7 @@ use crate::lock::store::Guarantees;
 use crate::lock::time::millis_down;
 use crate::lock::token::FencingToken;
 
+pub(crate) use crate::wire::several::{LeasesBody, LostBody};
 pub(crate) use crate::wire::status::{LeaseBody, ListBody, StatusBody, WaiterBody};
 pub(crate) use crate::wire::terraform::LockInfo;
 
@@ -289,6 +291,11 @@ pub(crate) struct Problem {
 /// Members that some codes add; `openapi.yaml` says what each is.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct More {
+    /// Of several keys the one that the problem is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lost: Vec<LostBody>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) field: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -49,7 +49,7 @@ pub(super) fn streamed(media_type: &'static str, parts: Body) -> Response {
 
 /// The methods and the routes without a key, as labels in the metrics.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "LOCK", "UNLOCK"];
-const ROUTES: [&str; 11] = [
+const ROUTES: [&str; 12] = [
     "/",
     "/healthz",
     "/readyz",
@@ -58,10 +58,14 @@ const ROUTES: [&str; 11] = [
     "/docs",
     "/docs/scalar.js",
     "/locks",
+    SEVERAL_REFRESHED,
     "/ui",
     "/ui/access",
     "/ui/status",
 ];
+
+/// The route of a refresh of several keys: no key is `refresh`.
+pub(super) const SEVERAL_REFRESHED: &str = "/locks/refresh";
 
 pub(super) struct Label {
     pub(super) route: &'static str,
@@ -73,6 +77,7 @@ impl Label {
     pub(super) fn of(request: &Request) -> Self {
         let method = METHODS.into_iter().find(|known| request.method() == known);
         let route = match request.uri().path() {
+            SEVERAL_REFRESHED => SEVERAL_REFRESHED,
             path if path.starts_with("/locks/") && method == Some("PUT") => "/locks/{key}/refresh",
             path if path.starts_with("/locks/") => "/locks/{key}",
             path if path.starts_with("/hold/") => "/hold/{key}",

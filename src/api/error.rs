@@ -11,12 +11,12 @@ use axum::response::{IntoResponse, Response};
 use crate::api::Waited;
 use crate::auth::Caller;
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
-use crate::lock::key::InvalidKey;
+use crate::lock::key::{InvalidKey, LockKey};
 use crate::lock::lease::{LockStatus, Sharers};
 use crate::lock::slots::Slots;
 use crate::lock::time::{TtlBounds, millis_down, millis_up, shortest};
 use crate::lock::token::FencingToken;
-use crate::wire::{Code, More, Problem};
+use crate::wire::{Code, LostBody, More, Problem};
 
 /// The most characters of a key in a detail, to keep it readable in narrow logs.
 const SHOWN_KEY_CHARS: usize = 60;
@@ -58,6 +58,12 @@ impl ApiError {
             (_, Some(short), _) if knows(short) => format!("; in a query it is `{short}=30s`"),
             _ if knows(&format!("{field}_ms")) => {
                 format!("; in a body it is `{field}_ms`, in milliseconds")
+            }
+            ("fencing_token", ..) if knows("wait") || knows("wait_ms") || knows("slots") => {
+                "; a claim of several keys replaces no lease".to_owned()
+            }
+            ("fencing_token", ..) if knows("key") || knows("keys") => {
+                "; name it beside its key in `leases`, in a body".to_owned()
             }
             ("ttl" | "ttl_ms" | "wait" | "wait_ms", ..) => "; did you mean POST?".to_owned(),
             (.., []) => "; this request takes no options".to_owned(),
@@ -148,6 +154,18 @@ impl ApiError {
         };
         let fencing_token = number.map(FencingToken::number);
         Self::with(Code::LockLost, detail, More { fencing_token, ..More::default() })
+    }
+
+    /// So many of several leases are lost.
+    pub(super) fn lost_of(lost: Vec<LostBody>, of: usize, told: &str) -> Self {
+        let detail = format!("{} of {of} leases {told}", lost.len());
+        Self::with(Code::LockLost, detail, More { lost, ..More::default() })
+    }
+
+    /// The same error about this one of several keys.
+    pub(super) fn about(mut self, key: &LockKey) -> Self {
+        self.problem.more.key = Some(key.to_string());
+        self
     }
 
     /// The same error with more in its detail.

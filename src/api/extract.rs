@@ -85,9 +85,30 @@ impl FromRequestParts<Arc<App>> for KeyCall {
         let path = KeyPath::of(parts.uri.path());
         path.check(&parts.method)?;
         let caller = identify(app, parts)?;
-        let id = parts.extensions.get::<RequestId>().cloned();
-        let id = id.expect("Api::answer names every request");
-        Ok(Self { caller, key: path.key()?, id })
+        Ok(Self { caller, key: path.key()?, id: id(parts) })
+    }
+}
+
+/// A call of a known caller about several keys, which its options name.
+#[derive(Debug)]
+pub(super) struct SeveralCall {
+    caller: Caller,
+    id: RequestId,
+}
+
+impl SeveralCall {
+    /// The call about one of the keys, if the caller may use it.
+    pub(super) fn about(&self, key: LockKey) -> Result<KeyCall, ApiError> {
+        let call = KeyCall { caller: self.caller.clone(), key, id: self.id.clone() };
+        call.allow(&[Permission::Acquire]).map(|()| call)
+    }
+}
+
+impl FromRequestParts<Arc<App>> for SeveralCall {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        Ok(Self { caller: identify(app, parts)?, id: id(parts) })
     }
 }
 
@@ -114,7 +135,7 @@ pub(super) fn accepted(headers: &HeaderMap) -> String {
 pub(super) async fn refuse_method(uri: Uri) -> ApiError {
     ApiError::method(match uri.path() {
         path if path.starts_with("/locks/") && KeyPath::of(path).refresh => REFRESH_METHODS,
-        path if path.starts_with("/locks/") => KEY_METHODS,
+        path if path == "/locks" || path.starts_with("/locks/") => KEY_METHODS,
         path if path.starts_with("/hold/") => "POST",
         path if path.starts_with("/admin/") => "DELETE",
         _ => "GET, HEAD",
@@ -188,6 +209,10 @@ pub(super) fn parse_token(text: &str) -> Result<LeaseToken, ApiError> {
 
 pub(super) fn two_tokens() -> ApiError {
     ApiError::invalid("token", "the request names two different tokens")
+}
+
+fn id(parts: &Parts) -> RequestId {
+    parts.extensions.get().cloned().expect("Api::answer names every request")
 }
 
 fn identify(app: &App, parts: &Parts) -> Result<Caller, ApiError> {

@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::error::ApiError;
@@ -20,6 +21,7 @@ use crate::auth::{Caller, Permission};
 use crate::lock::lease::{Acquired, Claim, Grant, Origin};
 use crate::lock::permit::Permit;
 use crate::lock::store::{Ended, Renewed, Target};
+use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::metrics::Counted;
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
@@ -79,12 +81,22 @@ pub(super) async fn refresh(
     let options = Options::read(request, &app.limits, REFRESH).await?;
     let token = options.required_token()?;
     let (named, ttl) = (options.fencing_token()?, options.ttl(&app.ttl)?);
-    let record = Record::of(&app, &call, Counted::Refresh, "refresh");
-    let refreshed = app.locks.refresh(Target::of(&call.key, &token, named), ttl).await;
+    extend(&app, &call, (&token, named), ttl).await.map(|grant| granted(&grant, false))
+}
+
+/// Extends the lease of this token, with its record.
+pub(super) async fn extend(
+    app: &App,
+    call: &KeyCall,
+    (token, named): (&LeaseToken, Option<FencingToken>),
+    ttl: Option<Ttl>,
+) -> Result<Grant, ApiError> {
+    let record = Record::of(app, call, Counted::Refresh, "refresh");
+    let refreshed = app.locks.refresh(Target::of(&call.key, token, named), ttl).await;
     match refreshed.map_err(|error| record.failed(error))? {
         Renewed::Lease(lease) => {
             record.quietly("ok");
-            Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
+            Ok(Grant { lease, token: token.clone(), waited: Duration::ZERO })
         }
         Renewed::Kept(number) => {
             record.end("held");
@@ -92,7 +104,7 @@ pub(super) async fn refresh(
         }
         Renewed::Lost(number) => {
             record.end("lost");
-            Err(lost(&app, &call, number))
+            Err(lost(app, call, number))
         }
     }
 }
@@ -259,12 +271,17 @@ pub(super) async fn counted(app: &App, caller: &Caller, claim: Claim) -> Result<
 
 /// The answer to a grant; the token is in a header too, for shells.
 fn granted(grant: &Grant, as_text: bool) -> Response {
+    answer(grant, as_text, GrantBody::of(grant))
+}
+
+/// The answer to a grant with this body, or as text only with its token.
+pub(super) fn answer(grant: &Grant, as_text: bool, body: impl Serialize) -> Response {
     let token = grant.token.expose();
     let header = [(HeaderName::from_static(LOCK_TOKEN), token.to_owned())];
     let mut answer = if as_text {
         (header, format!("{token}\n")).into_response()
     } else {
-        (header, Json(GrantBody::of(grant))).into_response()
+        (header, Json(body)).into_response()
     };
     if !grant.waited.is_zero() {
         answer.extensions_mut().insert(Waited(grant.waited));
@@ -273,7 +290,7 @@ fn granted(grant: &Grant, as_text: bool) -> Response {
 }
 
 /// Returns whether the client accepts text and neither JSON nor `*/*`.
-fn wants_text(headers: &HeaderMap) -> bool {
+pub(super) fn wants_text(headers: &HeaderMap) -> bool {
     let accept = accepted(headers);
     accept.contains("text/plain") && !accept.contains("json") && !accept.contains("*/*")
 }

@@ -19,6 +19,7 @@ mod quotas;
 mod record;
 mod refusals;
 mod routes;
+mod several;
 mod terraform;
 mod trace;
 mod ui;
@@ -32,7 +33,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderName;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, post};
+use axum::routing::{any, delete, get, post, put};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanic;
@@ -166,9 +167,11 @@ impl Api {
 
 fn routes(app: Arc<App>) -> Router {
     let key = get(locks::inspect).post(locks::acquire).put(locks::refresh).delete(locks::release);
+    let several = get(locks::list).post(several::acquire).delete(several::release);
     let state = any(terraform::answer); // Its methods have names that the router does not know.
     Router::new()
-        .route("/locks", get(locks::list))
+        .route("/locks", several)
+        .route(edge::SEVERAL_REFRESHED, put(several::refresh))
         .route("/locks/", key.clone()) // The empty key is invalid.
         .route("/locks/{*key}", key)
         .route("/hold/", post(hold::hold))

@@ -8,10 +8,11 @@ use axum::extract::Request;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, shown};
 use crate::api::extract::{KeyCall, header_token, parse_token, two_tokens};
 use crate::api::fields::{fields, form, once};
 use crate::api::{ApiLimits, App};
+use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Origin, Owner};
 use crate::lock::slots::Slots;
 use crate::lock::time::{Ttl, TtlBounds, millis_down, parse_duration};
@@ -20,6 +21,13 @@ use crate::wire::Code;
 
 /// Long enough to reconnect and resume, short enough to wait out.
 const MAX_LINGER_MS: u64 = 60_000;
+
+/// The most keys of a request: a client waits for each of their calls to the store.
+const MOST_KEYS: usize = 16;
+
+/// The names of a key and of a list of keys.
+pub(super) const KEY: &str = "key";
+pub(super) const KEYS: &str = "keys";
 
 /// The options of a request: those of the body, then those of the query.
 #[derive(Debug)]
@@ -69,6 +77,46 @@ impl Options {
         self.token()?.ok_or_else(|| {
             ApiError::new(Code::TokenRequired, "send the lease token as the header `Lock-Token`")
         })
+    }
+
+    /// The keys of a request about several, each once and with options of its own: they are named by
+    /// `keys`, also in the query, or by one of the other `lists`, with the options that each knows.
+    pub(super) fn keys(
+        &self,
+        lists: &[(&'static str, &'static [&'static str])],
+    ) -> Result<Vec<(LockKey, Self)>, ApiError> {
+        let wrong = || {
+            let detail =
+                format!("name 1 to {MOST_KEYS} keys, as `?key=a&key=b` or in a list `keys`");
+            ApiError::invalid(KEYS, detail)
+        };
+        let named =
+            self.fields.iter().filter(|(_, value)| !value.is_null()).filter_map(|(name, list)| {
+                let (_, known) = lists.iter().find(|(one, _)| one == name)?;
+                Some((list, *known))
+            });
+        let named: Vec<_> = named.collect();
+        let [(Value::Array(items), known)] = named[..] else { return Err(wrong()) };
+        if !(1..=MOST_KEYS).contains(&items.len()) {
+            return Err(wrong());
+        }
+        let mut keys: Vec<(LockKey, Self)> = Vec::new();
+        for item in items {
+            let fields = match item {
+                Value::String(_) => vec![(KEY.to_owned(), item.clone())],
+                Value::Object(fields) => fields.clone().into_iter().collect(),
+                _ => return Err(wrong()),
+            };
+            refuse_others(&fields, known)?;
+            let key = find(&fields, KEY).and_then(Value::as_str).ok_or_else(wrong)?;
+            let key = LockKey::parse(key)?;
+            if keys.iter().any(|(other, _)| *other == key) {
+                let detail = format!("the request names the key '{}' twice", shown(key.as_str()));
+                return Err(ApiError::invalid(KEYS, detail));
+            }
+            keys.push((key, Self { fields, header_token: None }));
+        }
+        Ok(keys)
     }
 
     /// The fencing token of the lease, if the request names one.
@@ -145,7 +193,7 @@ impl Options {
     }
 
     /// The slots, if the request names some.
-    fn slots(&self, most: Slots) -> Result<Option<Slots>, ApiError> {
+    pub(super) fn slots(&self, most: Slots) -> Result<Option<Slots>, ApiError> {
         let shared = match self.find("shared").map(truth) {
             None => false,
             Some(Some(shared)) => shared,
@@ -226,17 +274,23 @@ impl Options {
     }
 }
 
-/// The query as names and texts, each name once and in `known`.
+/// The query as names and texts, each name once and in `known`. Keys become one list.
 pub(super) fn query(
     query: Option<&str>,
     known: &'static [&'static str],
 ) -> Result<Vec<(String, Value)>, ApiError> {
-    let query = once(form(query.unwrap_or_default().as_bytes())?)?;
+    let pairs = form(query.unwrap_or_default().as_bytes())?;
+    let (keys, query): (Vec<_>, _) =
+        pairs.into_iter().partition(|(name, _)| name == KEY && known.contains(&KEY));
+    let mut query = once(query)?;
     if find(&query, "token").is_some() {
         let detail = "a token must not be in a URL, because logs keep URLs: send `Lock-Token`";
         return Err(ApiError::invalid("token", detail));
     }
     refuse_others(&query, known)?;
+    if !keys.is_empty() {
+        query.push((KEYS.to_owned(), keys.into_iter().map(|(_, key)| key).collect()));
+    }
     Ok(query)
 }
 

@@ -299,6 +299,11 @@ impl Locks {
         Answering { undos: self.undos.clone(), claim: claim.clone() }
     }
 
+    /// Undoes whatever the claim's token has or may get, if the service made that token.
+    pub(crate) fn undo(&self, claim: &Claim) {
+        self.undos.undo(claim);
+    }
+
     /// Waits in line, until this moment if it is given.
     pub(crate) fn enter(
         &self,

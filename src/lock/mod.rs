@@ -21,6 +21,7 @@ pub mod permit;
 pub mod prefixes;
 #[cfg(test)]
 pub(crate) mod sample;
+pub mod several;
 pub mod slots;
 pub mod store;
 pub mod table;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -71,24 +72,24 @@ impl UndoQueue {
     }
 
     /// Undoes whatever the claim's token has or may get, if the service made that token.
-    fn undo(&self, claim: &Claim) {
+    pub(super) fn undo(&self, claim: &Claim) {
         if claim.origin == Origin::Client {
             return;
         }
         let all = Target::of(&claim.key, &claim.token, None).only(Condition::Ever);
-        self.push(all, claim.ttl.as_duration() + LONGEST_CALL, None);
+        drop(self.push(all, claim.ttl.as_duration() + LONGEST_CALL, None));
     }
 
     /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`. The turn
     /// of its claim lasts until the store has been asked once.
-    fn push(&self, of: Target, lasts: Duration, mut turn: Option<Turn>) {
+    fn push(&self, of: Target, lasts: Duration, mut turn: Option<Turn>) -> Option<JoinHandle<()>> {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %of.key, "undo queue full; lease will expire by its TTL");
-            return;
+            return None;
         };
         let (store, leases) = (self.store.clone(), self.leases.clone());
         let over_at = Instant::now() + lasts;
-        self.tasks.spawn(async move {
+        Some(self.tasks.spawn(async move {
             let _room = room;
             let mut attempts = ATTEMPTS;
             let ended = loop {
@@ -115,7 +116,7 @@ impl UndoQueue {
                 end = "undone",
                 "undid a grant that no client received"
             );
-        });
+        }))
     }
 }
 
@@ -136,13 +137,15 @@ impl Guard {
         let grant = Target::of(&claim.key, &claim.token, Some(lease.fencing_token)).only(only);
         Self { undos: undos.clone(), grant: Some(grant), ttl: lease.ttl, turn }
     }
+
+    fn undo(&mut self) -> Option<JoinHandle<()>> {
+        self.undos.push(self.grant.take()?, self.ttl.as_duration(), self.turn.take())
+    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(grant) = self.grant.take() {
-            self.undos.push(grant, self.ttl.as_duration(), self.turn.take());
-        }
+        drop(self.undo());
     }
 }
 
@@ -165,6 +168,11 @@ impl Delivery {
     /// The answer, before it is handed over.
     pub(crate) fn answer(&self) -> &Result<Answer, StoreError> {
         &self.answer
+    }
+
+    /// Takes the grant back, if there is one. The task ends with that.
+    pub(crate) fn take_back(mut self) -> Option<JoinHandle<()>> {
+        self.guard.as_mut()?.undo()
     }
 
     /// Hands the answer over, with what is left of its lease by now: from here on the client counts

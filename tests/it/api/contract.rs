@@ -56,13 +56,16 @@ enum Kind {
     Open,
 }
 
-const OPERATIONS: [Operation; 15] = [
+const OPERATIONS: [Operation; 18] = [
     operation("acquireLock", "POST", "/locks/k", 200, Kind::Lock),
     operation("holdLock", "POST", "/hold/k", 200, Kind::Lock),
     operation("refreshLock", "PUT", "/locks/k/refresh", 200, Kind::Lock),
     operation("getLock", "GET", "/locks/k", 200, Kind::Lock),
     operation("listLocks", "GET", "/locks", 200, Kind::Lock),
     operation("releaseLock", "DELETE", "/locks/k", 204, Kind::Lock),
+    operation("acquireLocks", "POST", "/locks?key=k", 200, Kind::Lock),
+    operation("refreshLocks", "PUT", "/locks/refresh?key=k", 200, Kind::Lock),
+    operation("releaseLocks", "DELETE", "/locks?key=k", 204, Kind::Lock),
     operation("forceReleaseLock", "DELETE", "/admin/locks/k", 200, Kind::Lock),
     operation("acquireTerraformLock", "POST", "/terraform/t", 200, Kind::Lock),
     operation("releaseTerraformLock", "DELETE", "/terraform/t", 200, Kind::Lock),
@@ -75,7 +78,7 @@ const OPERATIONS: [Operation; 15] = [
 ];
 
 /// Requests with [`TOKEN`] that are refused, or answered otherwise, whatever is held.
-const PECULIAR: [(&str, &str, &str, &str, u16, &str); 46] = [
+const PECULIAR: [(&str, &str, &str, &str, u16, &str); 62] = [
     ("acquireLock", "POST", "/locks/a//b", "", 400, "invalid_key"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl":5}"#, 400, "unknown_field"),
@@ -108,6 +111,22 @@ const PECULIAR: [(&str, &str, &str, &str, u16, &str); 46] = [
     ("releaseLock", "DELETE", "/locks/k/refresh", "", 405, "method_not_allowed"),
     ("releaseLock", "DELETE", "/locks/k", LONG, 413, "body_too_large"),
     ("releaseLock", "DELETE", "/locks/other", "", 409, "lock_lost"),
+    ("acquireLocks", "POST", "/locks?key=a//b", "", 400, "invalid_key"),
+    ("acquireLocks", "POST", "/locks?key=k&key=k", "", 400, "invalid_request"),
+    ("acquireLocks", "POST", "/locks?key=k&slots=2", "", 400, "unknown_field"),
+    ("acquireLocks", "POST", "/locks?key=k", LONG, 413, "body_too_large"),
+    ("acquireLocks", "POST", "/locks?key=k&key=new2", "", 201, ""),
+    ("acquireLocks", "POST", "/locks?key=k&key=other", "", 409, "lock_held"),
+    ("refreshLocks", "PUT", "/locks/refresh?key=a//b", "", 400, "invalid_key"),
+    ("refreshLocks", "PUT", "/locks/refresh", "", 400, "invalid_request"),
+    ("refreshLocks", "PUT", "/locks/refresh?key=k&wait=1s", "", 400, "unknown_field"),
+    ("refreshLocks", "PUT", "/locks/refresh?key=k", LONG, 413, "body_too_large"),
+    ("refreshLocks", "PUT", "/locks/refresh?key=k&key=other", "", 409, "lock_lost"),
+    ("releaseLocks", "DELETE", "/locks?key=a//b", "", 400, "invalid_key"),
+    ("releaseLocks", "DELETE", "/locks", "", 400, "invalid_request"),
+    ("releaseLocks", "DELETE", "/locks?key=k&ttl=1s", "", 400, "unknown_field"),
+    ("releaseLocks", "DELETE", "/locks?key=k", LONG, 413, "body_too_large"),
+    ("releaseLocks", "DELETE", "/locks?key=new2&key=other", "", 409, "lock_lost"),
     ("forceReleaseLock", "DELETE", "/admin/locks/a//b", "", 400, "invalid_key"),
     ("forceReleaseLock", "DELETE", "/admin/locks/k?token=x", "", 400, "invalid_request"),
     ("forceReleaseLock", "DELETE", "/admin/locks/k?x=1", "", 400, "unknown_field"),
@@ -188,30 +207,44 @@ async fn meet_peculiar(met: &mut Met) {
     for (id, method, path, body, status, code) in PECULIAR {
         met.note(id, &mine.send(method, path, body).await, status, code);
     }
-    for (id, method, path) in
-        [("refreshLock", "PUT", "/locks/k/refresh"), ("releaseLock", "DELETE", "/locks/k")]
-    {
+    for (id, method, path) in [
+        ("refreshLock", "PUT", "/locks/k/refresh"),
+        ("releaseLock", "DELETE", "/locks/k"),
+        ("refreshLocks", "PUT", "/locks/refresh?key=k"),
+        ("releaseLocks", "DELETE", "/locks?key=k"),
+    ] {
         met.note(id, &http.send(method, path, "").await, 400, "token_required");
     }
     let _kept = Listener::open_as(&http.http.0, "kept", TOKEN).await;
     met.note("refreshLock", &mine.put("/locks/kept/refresh", "").await, 409, "lock_held");
+    met.note("refreshLocks", &mine.put("/locks/refresh?key=kept", "").await, 409, "lock_held");
     let nobody = http.delete("/admin/locks/free").await;
     met.note("forceReleaseLock", &nobody, 409, "lock_lost");
     met.note("getAbout", &http.with("Accept", "text/html").get("/").await, 302, "");
+    for (id, path) in
+        [("acquireLock", "/locks/other?wait=20s"), ("acquireLocks", "/locks?key=other&wait=20s")]
+    {
+        let mut waiting = JoinSet::new();
+        let spawn = |waiting: &mut JoinSet<_>| {
+            let mine = mine.clone();
+            waiting.spawn(async move { mine.post(path, "").await });
+        };
+        spawn(&mut waiting);
+        let waits = async || (http.get("/locks/other").await.number("waiters") == 1).then_some(());
+        eventually(PATIENCE, waits).await;
+        spawn(&mut waiting);
+        met.note(id, &waiting.join_next().await.unwrap().unwrap(), 409, "superseded");
+        mine.delete("/locks/other").await;
+        met.note(id, &waiting.join_next().await.unwrap().unwrap(), 409, "wait_cancelled");
+    }
     let mut waiting = JoinSet::new();
-    waiting.spawn({
-        let mine = mine.clone();
-        async move { mine.post("/locks/other?wait=20s", "").await }
-    });
+    let claim = mine.clone();
+    waiting.spawn(async move { claim.post("/locks?key=lost&key=other&wait=20s", "").await });
     let waits = async || (http.get("/locks/other").await.number("waiters") == 1).then_some(());
     eventually(PATIENCE, waits).await;
-    waiting.spawn({
-        let mine = mine.clone();
-        async move { mine.post("/locks/other?wait=20s", "").await }
-    });
-    met.note("acquireLock", &waiting.join_next().await.unwrap().unwrap(), 409, "superseded");
-    mine.delete("/locks/other").await;
-    met.note("acquireLock", &waiting.join_next().await.unwrap().unwrap(), 409, "wait_cancelled");
+    http.delete("/admin/locks/lost").await;
+    http.delete("/admin/locks/other").await;
+    met.note("acquireLocks", &waiting.join_next().await.unwrap().unwrap(), 409, "lock_lost");
 }
 
 /// Who is unknown, and who may not.
@@ -248,6 +281,8 @@ async fn meet_failures(met: &mut Met) {
     let full = Lockkeeper::with_settings("[limits]\nwaiters_per_key = 0").await;
     full.post("/locks/k", "").await;
     met.note("acquireLock", &full.post("/locks/k?wait=1s", "").await, 429, "too_many_waiters");
+    let several = full.post("/locks?key=k&wait=1s", "").await;
+    met.note("acquireLocks", &several, 429, "too_many_waiters");
     let full = Lockkeeper::with_settings("[limits]\nhold_streams = 0").await;
     met.note("holdLock", &full.post("/hold/k", "").await, 429, "too_many_waiters");
     let full = Lockkeeper::with_settings("[limits]\nlists = 0").await;
@@ -256,6 +291,7 @@ async fn meet_failures(met: &mut Met) {
     let full = Lockkeeper::with_settings(&format!("[quotas]\nleases = 0\n{all}")).await;
     let acquires = [
         ("acquireLock", "/locks/k", "{}"),
+        ("acquireLocks", "/locks?key=k", "{}"),
         ("holdLock", "/hold/k", "{}"),
         ("acquireTerraformLock", "/terraform/k", LOCK_INFO),
     ];
@@ -286,7 +322,8 @@ fn every_operation_of_the_contract_keeps_the_rules_for_generators() {
         for (at, parameter) in operation["parameters"].as_array().into_iter().flatten().enumerate()
         {
             let key = parameter["$ref"].as_str().is_some_and(|name| name.ends_with("Key"));
-            assert_eq!(key, at == 0 && id != "listLocks", "the key is not first: {id}");
+            let is_of_one = !id.as_str().unwrap().ends_with("Locks");
+            assert_eq!(key, at == 0 && is_of_one, "the key is not first: {id}");
         }
         let statuses: Vec<_> = operation["responses"].as_object().unwrap().keys().collect();
         assert!(statuses.iter().any(|status| status.starts_with('4')), "no 4xx: {id}");

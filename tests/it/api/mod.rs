@@ -23,6 +23,7 @@ mod rules;
 mod schemathesis;
 pub(crate) mod sdk;
 mod secrets;
+mod several;
 mod sharing;
 mod terraform;
 mod tokens;

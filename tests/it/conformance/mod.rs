@@ -10,6 +10,7 @@ mod listing;
 mod max_hold;
 pub(crate) mod nodes;
 mod rules;
+mod several;
 pub(crate) mod sharing;
 mod sharing_line;
 mod since;

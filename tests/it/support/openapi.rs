@@ -165,6 +165,7 @@ impl Spec {
         };
         let refresh = percent_decode_str(path).decode_utf8_lossy().ends_with("/refresh");
         let template = match path {
+            "/locks/refresh" => path,
             _ if path.starts_with("/locks/") && refresh && method == "PUT" => {
                 "/locks/{key}/refresh"
             }

@@ -1,0 +1,321 @@
+//! Several keys in one claim: a lease of each, or none.
+//!
+//! The keys are claimed one after another in the order of their bytes, each in its line, so no two
+//! claims wait for each other. A claim that may wait keeps what it has got, as a stream does, so it
+//! can be taken back however long a later key is awaited. At the end it lets its leases go, each with
+//! its full TTL. Nothing here is known to the store.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::lock::error::{LockError, StoreError};
+use crate::lock::key::LockKey;
+use crate::lock::lease::{Claim, Grant, Lease, LockStatus, Origin};
+use crate::lock::locks::{Locks, may_wait};
+use crate::lock::store::{Answer, Condition, Renewed, Target};
+use crate::lock::undo_queue::Delivery;
+
+/// The pause before asking again for a key of which the token has a lease that is kept: mostly that
+/// of an earlier request, whose end this instance does not see.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The longest wait for the store to take leases back before a refusal is told.
+const TAKE_BACK: Duration = Duration::from_secs(1);
+
+/// The answer to a claim of several keys.
+#[derive(Debug)]
+pub enum AllAcquired {
+    /// A lease of each key, in the order of the claims; true for a new one.
+    Granted(Vec<(Grant, bool)>),
+    /// This key is held, after waiting this long.
+    Held(LockStatus, Duration),
+    /// The lease of this key was lost before the claim had all of them.
+    Lost(LockKey, Duration),
+}
+
+/// The reason why a claim did not get all keys.
+enum Refused {
+    Held(LockStatus),
+    Lost(LockKey),
+    Failed(LockKey, LockError),
+}
+
+/// A lease that the claim has got. Dropped, it is taken back if it is new and kept.
+struct Got {
+    /// The place of its key among the claims.
+    place: usize,
+    claim: Claim,
+    lease: Lease,
+    delivery: Delivery,
+    fresh: bool,
+    /// True once it is plain, with its full TTL.
+    let_go: bool,
+}
+
+impl Got {
+    /// The lease by its number.
+    fn target(&self, only: Condition) -> Target {
+        let number = Some(self.lease.fencing_token);
+        Target::of(&self.claim.key, &self.claim.token, number).only(only)
+    }
+}
+
+/// Undoes all claims with a token of the service, unless it is defused: nobody else knows of leases
+/// that were let go.
+struct LettingGo<'a> {
+    locks: &'a Locks,
+    claims: Vec<Claim>,
+}
+
+impl Drop for LettingGo<'_> {
+    fn drop(&mut self) {
+        self.claims.iter().for_each(|claim| self.locks.undo(claim));
+    }
+}
+
+impl Locks {
+    /// Acquires a lease for each of the claims, which have one token and different keys, waiting in
+    /// line for at most `patience` in all. Leases that the token had before stay in any case.
+    ///
+    /// # Errors
+    ///
+    /// As [`Locks::acquire`], with the key. Of the other keys nothing is left then, unless the
+    /// outcome is unknown and the client made the token.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Locks::acquire`]. If the client made the token, the leases count as handed over from the
+    /// last renewal on.
+    pub async fn acquire_all(
+        &self,
+        claims: Vec<Claim>,
+        patience: Duration,
+    ) -> Result<AllAcquired, (LockKey, LockError)> {
+        let began = Instant::now();
+        let until = began.checked_add(patience).filter(|_| !patience.is_zero());
+        let mut got = Vec::new();
+        let refused = match self.get_all(claims, (began, until), &mut got).await {
+            Err(refused) => refused,
+            Ok(has_waited) => {
+                let waited = if has_waited { began.elapsed() } else { Duration::ZERO };
+                match self.let_all_go(&mut got).await {
+                    Err(refused) => refused,
+                    Ok(()) => return Ok(self.hand_over(got, waited)),
+                }
+            }
+        };
+        let waited = until.map_or(Duration::ZERO, |_| began.elapsed());
+        self.take_back(got, &refused).await;
+        match refused {
+            Refused::Held(status) => Ok(AllAcquired::Held(status, waited)),
+            Refused::Lost(key) => Ok(AllAcquired::Lost(key, waited)),
+            Refused::Failed(key, error) => Err((key, error)),
+        }
+    }
+
+    /// Gets the keys one after another, and keeps those that it has. Returns whether it has waited.
+    async fn get_all(
+        &self,
+        claims: Vec<Claim>,
+        (began, until): (Instant, Option<Instant>),
+        got: &mut Vec<Got>,
+    ) -> Result<bool, Refused> {
+        let mut in_order: Vec<_> = claims.into_iter().enumerate().collect();
+        in_order.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
+        let (kept, mut has_waited, mut beat) = (until.is_some(), false, began);
+        for (place, claim) in in_order {
+            let claim = Claim { kept, ..claim };
+            let interval = claim.ttl.as_duration() / 3;
+            let mut asking = pin!(self.get(&claim, until, &mut has_waited));
+            let delivery = loop {
+                tokio::select! {
+                    biased;
+                    delivery = &mut asking => break delivery,
+                    // To its end, also if the answer comes: no later call is overtaken by it.
+                    () = sleep_until(beat), if kept && !got.is_empty() => {
+                        self.keep(got).await?;
+                        beat = Instant::now() + interval;
+                    }
+                }
+            };
+            let delivery = delivery.map_err(|error| Refused::Failed(claim.key.clone(), error))?;
+            let Ok(Answer::Won(win)) = delivery.answer() else {
+                return Err(refused(&claim, delivery, began));
+            };
+            if got.is_empty() {
+                beat = Instant::now() + interval;
+            }
+            let (lease, fresh) = (win.lease.clone(), win.fresh);
+            let claim = claim.clone();
+            got.push(Got { place, claim, lease, delivery, fresh, let_go: false });
+        }
+        Ok(has_waited)
+    }
+
+    /// The answer to one of the claims. A lease that the token had before is repeated.
+    async fn get(
+        &self,
+        claim: &Claim,
+        until: Option<Instant>,
+        has_waited: &mut bool,
+    ) -> Result<Delivery, LockError> {
+        loop {
+            let asked = self.ask_in_line(claim, until, has_waited).await?;
+            let (Some(until), Ok(Answer::Held(status))) = (until, asked.answer()) else {
+                return Ok(asked);
+            };
+            if status.mine != Some(true) {
+                return Ok(asked);
+            }
+            if claim.origin == Origin::Service {
+                // Only this claim knows the token: an earlier answer was lost.
+                let named = status.holder.as_ref().and_then(|own| own.fencing_token);
+                return self.ask(Claim { named, ..claim.clone() }).await;
+            }
+            let again = self.ask(Claim { kept: false, ..claim.clone() }).await?;
+            match again.answer() {
+                // That lease has ended meanwhile: this one is taken back, and begun as a kept one.
+                Ok(Answer::Won(win)) if win.fresh => (),
+                Ok(Answer::Held(_)) if Instant::now() < until => sleep(PAUSE).await,
+                _ => return Ok(again),
+            }
+        }
+    }
+
+    /// Asks for a key, and if it is held by others, in its line.
+    async fn ask_in_line(
+        &self,
+        claim: &Claim,
+        until: Option<Instant>,
+        has_waited: &mut bool,
+    ) -> Result<Delivery, LockError> {
+        let first = Box::pin(self.ask(claim.clone())).await?;
+        match first.answer() {
+            Ok(Answer::Held(status)) if until.is_some() && may_wait(claim, status) => (),
+            _ => return Ok(first),
+        }
+        *has_waited = true;
+        match self.enter(claim.clone(), until)?.outcome().await {
+            Some(delivery) => Ok(delivery),
+            // The instance shuts down; another one may have granted it.
+            None => Box::pin(self.ask(claim.clone())).await,
+        }
+    }
+
+    /// Renews the leases while a later key is awaited. Without an answer the last renewal decides.
+    async fn keep(&self, got: &mut [Got]) -> Result<(), Refused> {
+        let renew = |one: &Got| {
+            let only = if one.fresh { Condition::Kept } else { Condition::Any };
+            self.renew(one.target(only), Some(one.claim.ttl))
+        };
+        let renewed = join_all(got.iter().map(renew)).await;
+        match got.iter().zip(&renewed).find(|(_, renewed)| is_lost(renewed)) {
+            Some((lost, _)) => Err(Refused::Lost(lost.claim.key.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the leases go, each with its full TTL. Without a wait they are plain, and are renewed only
+    /// if that took long.
+    ///
+    /// The first key comes last: as long as it is kept, a repeat on another instance gets no further,
+    /// so no client was told of a lease that has to be taken back because a later one was lost.
+    async fn let_all_go(&self, got: &mut [Got]) -> Result<(), Refused> {
+        let took_long = |one: &Got| one.delivery.asked.elapsed() > one.lease.ttl.as_duration() / 3;
+        if !got.iter().any(|one| one.claim.kept || took_long(one)) {
+            return Ok(());
+        }
+        let claims = got.iter().map(|one| one.claim.clone()).collect();
+        let mut letting_go = LettingGo { locks: self, claims };
+        let (first, rest) = got.split_at_mut(1);
+        for part in [rest, first] {
+            let renew = |one: &Got| {
+                let kept = one.claim.kept && one.fresh;
+                let only = if kept { Condition::LetGo } else { Condition::Any };
+                self.renew(one.target(only), Some(one.claim.ttl))
+            };
+            let renewed = join_all(part.iter().map(renew)).await;
+            let (mut lost, mut failed) = (None, None);
+            for (one, renewed) in part.iter_mut().zip(renewed) {
+                let key = || one.claim.key.clone();
+                match renewed {
+                    Err(error) => failed = Some(Refused::Failed(key(), error.into())),
+                    renewed if is_lost(&renewed) => lost = Some(Refused::Lost(key())),
+                    Ok(renewed) => {
+                        one.lease = renewed.lease().unwrap_or(one.lease.clone());
+                        one.let_go = true;
+                    }
+                }
+            }
+            if let Some(failed) = failed {
+                return Err(failed);
+            }
+            if let Some(lost) = lost {
+                letting_go.claims.clear(); // What it has is known, and taken back.
+                return Err(lost);
+            }
+        }
+        letting_go.claims.clear();
+        Ok(())
+    }
+
+    /// The grants, in the order of the claims.
+    fn hand_over(&self, mut got: Vec<Got>, waited: Duration) -> AllAcquired {
+        got.sort_unstable_by_key(|one| one.place);
+        let grant = |one: Got| {
+            let (mut lease, token, fresh) = (one.lease, one.claim.token, one.fresh);
+            if let Ok(Answer::Won(win)) = one.delivery.hand_over() {
+                self.leases().waited(&win, waited);
+                if !one.let_go {
+                    lease = win.lease; // With what is left of it.
+                }
+            }
+            (Grant { lease, token, waited }, fresh)
+        };
+        AllAcquired::Granted(got.into_iter().map(grant).collect())
+    }
+
+    /// Takes the new leases back, and waits a moment for that. After an unknown outcome those that were
+    /// let go stay: a client repeats its claim then, and another request may have been told of them.
+    async fn take_back(&self, got: Vec<Got>, refused: &Refused) {
+        let is_unknown = matches!(refused, Refused::Failed(..));
+        let (mut ended, mut undone) = (Vec::new(), Vec::new());
+        for one in got.into_iter().rev() {
+            let of = one.target(Condition::Any);
+            match (one.fresh, one.let_go) {
+                (true, false) => undone.extend(one.delivery.take_back()),
+                (true, true) if !is_unknown => {
+                    ended.push(self.release(of));
+                    _ = one.delivery.hand_over();
+                }
+                _ => _ = one.delivery.hand_over(),
+            }
+        }
+        let _ = timeout(TAKE_BACK, join(join_all(ended), join_all(undone))).await;
+    }
+}
+
+fn is_lost(renewed: &Result<Renewed, StoreError>) -> bool {
+    match renewed {
+        Ok(Renewed::Lease(lease)) => lease.is_over(),
+        Ok(Renewed::Kept(_) | Renewed::Lost(_)) => true,
+        Err(_) => false,
+    }
+}
+
+/// The refusal of a claim by an answer that is no grant.
+fn refused(claim: &Claim, delivery: Delivery, began: Instant) -> Refused {
+    let (key, waited) = (claim.key.clone(), began.elapsed());
+    match delivery.hand_over() {
+        Ok(Answer::Held(status)) => Refused::Held(status),
+        Ok(Answer::Won(_) | Answer::Lost(_)) => Refused::Lost(key),
+        Ok(Answer::Cancelled) => Refused::Failed(key, LockError::WaitCancelled(waited)),
+        Ok(Answer::Superseded | Answer::Waiting(_)) => {
+            Refused::Failed(key, LockError::Superseded(waited))
+        }
+        Err(error) => Refused::Failed(key, error.into()),
+    }
+}
