@@ -6,17 +6,19 @@ mod progress;
 use std::time::Duration;
 
 use clap::Args;
+use futures_util::future::join_all;
+use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 
 use crate::cli::clock::Moment;
 use crate::cli::exit;
 use crate::cli::exit::{Failure, about};
-use crate::cli::remote::duration;
+use crate::cli::remote::{duration, slots, units};
 use crate::cli::table::{Holding, whose};
 use crate::cli::voice::Voice;
-use crate::client::{Client, ClientError, Granted, LeaseId, Refusal, Wish};
+use crate::client::{Client, ClientError, Granted, KeyWish, LeaseId, Refusal, Wish};
 use crate::lock::key::LockKey;
-use crate::lock::slots::Slots;
+use crate::lock::slots::{Share, Slots};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
@@ -71,14 +73,10 @@ pub(super) struct Contention {
 }
 
 impl Contention {
-    /// The most units of all who share the key; `None` for an exclusive lease.
-    pub(super) fn slots(&self) -> Option<Slots> {
-        if self.shared { Some(Slots::SHARED) } else { self.slots }
-    }
-
-    /// Its own units; `None` for one.
-    pub(super) fn units(&self) -> Option<u16> {
-        self.units
+    /// The share of the key; `None` for an exclusive lease.
+    pub(super) fn share(&self) -> Option<Share> {
+        let slots = if self.shared { Some(Slots::SHARED) } else { self.slots };
+        slots.map(|slots| Share { slots, units: self.units.unwrap_or(1), slot: None })
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -96,6 +94,8 @@ impl Contention {
 pub(super) struct Claimant {
     pub(super) client: Client,
     pub(super) key: LockKey,
+    /// Keys that it wants as well, in one claim.
+    pub(super) also: Vec<KeyWish>,
     /// Unique, so that a repeated request is the same claim.
     pub(super) token: LeaseToken,
     pub(super) wish: Wish,
@@ -134,54 +134,57 @@ impl Claimant {
             let left = || wait.map_or(SLICE, |wait| began.after(wait).left());
             let slice = left().min(SLICE);
             let sent = Moment::now();
-            let (why, was_sent) =
-                match self.client.acquire(&self.key, &self.token, &self.wish, slice).await {
-                    Ok(granted) => {
-                        let began = sent.after(granted.waited);
-                        if !began.after(granted.ttl / 2).has_come() {
-                            return Ok((sent, granted));
-                        }
-                        unsure = true;
-                        ("answers take longer than half of the TTL".to_owned(), false)
+            let (why, was_sent) = match self.ask(slice).await {
+                Ok(granted) => {
+                    let began = sent.after(granted.waited);
+                    if !began.after(granted.ttl / 2).has_come() {
+                        return Ok((sent, granted));
                     }
-                    Err(ClientError::Refused(refusal))
-                        if refusal.is_busy() || refusal.is(Code::QuotaExceeded) =>
-                    {
-                        let busy = refusal.is_busy();
-                        // Busy is definite: this token holds nothing, or no more than it knows of.
-                        unsure &= !busy;
-                        if left().is_zero() || busy && refusal.mine {
-                            break refused(&self.key, &refusal);
-                        }
-                        absence.ends();
-                        self.progress.is_answered();
-                        if !busy {
-                            self.voice.tell(|| about(&self.key, refusal.detail));
-                        }
-                        sleep(sent.after(PAUSE).left()).await;
-                        continue;
+                    unsure = true;
+                    ("answers take longer than half of the TTL".to_owned(), false)
+                }
+                Err(ClientError::Refused(refusal))
+                    if refusal.is_busy() || refusal.is(Code::QuotaExceeded) =>
+                {
+                    let busy = refusal.is_busy();
+                    // An earlier request of the claim has one of its keys, and ends soon.
+                    let is_open = refusal.mine && !self.also.is_empty();
+                    // Busy is definite: this token holds nothing, or no more than it knows of.
+                    unsure = unsure && !busy || is_open;
+                    if left().is_zero() || busy && refusal.mine && !is_open {
+                        break refused(&self.key, &refusal);
                     }
-                    Err(ClientError::Refused(refusal)) if refusal.is(Code::WaitCancelled) => {
-                        break self.lost("was released while it waited");
+                    absence.ends();
+                    self.progress.is_answered();
+                    if !busy {
+                        self.voice.tell(|| about(&self.key, refusal.detail));
                     }
-                    Err(ClientError::Refused(refusal)) if refusal.is(Code::Superseded) => {
-                        superseded += 1;
-                        match self.superseded(superseded, sent).await {
-                            Some(failure) => break failure,
-                            None => continue,
-                        }
+                    sleep(sent.after(PAUSE).left()).await;
+                    continue;
+                }
+                Err(ClientError::Refused(refusal))
+                    if refusal.is(Code::WaitCancelled) || refusal.is(Code::LockLost) =>
+                {
+                    break self.lost("was released while it waited");
+                }
+                Err(ClientError::Refused(refusal)) if refusal.is(Code::Superseded) => {
+                    superseded += 1;
+                    match self.superseded(superseded, sent).await {
+                        Some(failure) => break failure,
+                        None => continue,
                     }
-                    Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
-                        // A gateway may have passed the request on before it refused.
-                        unsure |= !refusal.is_ours();
-                        break refusal.detail.into();
-                    }
-                    Err(error) => {
-                        unsure = true;
-                        let sent = matches!(error, ClientError::NoAnswer { sent: true, .. });
-                        (error.to_string(), sent)
-                    }
-                };
+                }
+                Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
+                    // A gateway may have passed the request on before it refused.
+                    unsure |= !refusal.is_ours();
+                    break refusal.detail.into();
+                }
+                Err(error) => {
+                    unsure = true;
+                    let sent = matches!(error, ClientError::NoAnswer { sent: true, .. });
+                    (error.to_string(), sent)
+                }
+            };
             let was_cut = !sent.after(slice).has_come();
             absence.notes(Unanswered { at: sent, sent: was_sent, was_cut });
             if absence.is_too_long(left().is_zero()) {
@@ -196,6 +199,15 @@ impl Claimant {
             self.leave().await;
         }
         Err(why.about(&self.key))
+    }
+
+    async fn ask(&self, wait: Duration) -> Result<Granted, ClientError> {
+        if self.also.is_empty() {
+            return self.client.acquire(&self.key, &self.token, &self.wish, wait).await;
+        }
+        let first = (self.key.clone(), self.wish.share);
+        let keys: Vec<_> = std::iter::once(first).chain(self.also.iter().cloned()).collect();
+        self.client.acquire_all(&keys, &self.token, &self.wish, wait).await
     }
 
     /// Waits after a request that was superseded: an earlier one of this claim may have arrived late.
@@ -216,22 +228,37 @@ impl Claimant {
     /// answered.
     pub(super) async fn leave(&self) -> bool {
         // The command ends now; a lease that cannot be released expires.
-        match timeout(LEAVE_TIME, self.client.release(self.lease(None))).await {
+        let mut left = self.release_all().await.into_iter();
+        left.any(|left| match left {
             Ok(Ok(())) => true,
             Ok(Err(error)) => !error.may_pass(),
             Err(_) => false,
-        }
+        })
+    }
+
+    /// Releases each key once.
+    async fn release_all(&self) -> Vec<Result<Result<(), ClientError>, Elapsed>> {
+        let release = |key| {
+            let lease = LeaseId { key, token: &self.token, fencing_token: None };
+            timeout(LEAVE_TIME, self.client.release(lease))
+        };
+        join_all(self.keys().map(release)).await
+    }
+
+    /// The keys of the claim.
+    fn keys(&self) -> impl Iterator<Item = &LockKey> {
+        std::iter::once(&self.key).chain(self.also.iter().map(|(key, _)| key))
     }
 
     /// Leaves the line after a request for the lease was given up. If there is nothing to leave, the
     /// request may still be on its way, so it asks again for a moment.
     pub(super) async fn withdraw(&self) {
         let until = Moment::now().after(ON_ITS_WAY);
-        let leave = async || timeout(LEAVE_TIME, self.client.release(self.lease(None))).await;
-        while let Ok(Err(ClientError::Refused(refusal))) = leave().await
-            && refusal.is(Code::LockLost)
-            && !until.has_come()
-        {
+        let is_lost = |left: &Result<Result<(), _>, _>| match left {
+            Ok(Err(ClientError::Refused(refusal))) => refusal.is(Code::LockLost),
+            _ => false,
+        };
+        while self.release_all().await.iter().all(is_lost) && !until.has_come() {
             sleep(PAUSE).await;
         }
     }
@@ -258,14 +285,6 @@ fn refused(key: &LockKey, refusal: &Refusal) -> Failure {
     };
     let waiters = refusal.waiters.filter(|waiters| *waiters > 0);
     let line = waiters.map_or_else(String::new, |waiters| format!("; {waiters} in line"));
+    let key = refusal.key.as_deref().unwrap_or(key.as_str());
     Failure { code: exit::BUSY, why: format!("'{key}' is {holding}{line}") }
-}
-
-fn slots(text: &str) -> Result<Slots, String> {
-    let slots = text.parse().ok().and_then(Slots::from_number);
-    slots.filter(|slots| *slots <= Slots::MOST).ok_or_else(|| "expected 1 to 1000".to_owned())
-}
-
-fn units(text: &str) -> Result<u16, String> {
-    slots(text).map(Slots::number)
 }

@@ -111,7 +111,7 @@ impl Hook {
             wish: Wish {
                 ttl: Some(Ttl::lasting(self.ttl)),
                 owner: Owner::shortened(&owner),
-                slots: None,
+                share: None,
             },
             voice: Voice::Quiet,
             progress: Progress::default(),

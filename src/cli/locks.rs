@@ -17,12 +17,12 @@ use crate::cli::claimant::{Claimant, Contention, PAUSE, Progress};
 use crate::cli::exit::Failure;
 use crate::cli::locks::look::{Get, List};
 use crate::cli::outer::Standing;
-use crate::cli::remote::{Remote, duration, key};
+use crate::cli::remote::{Remote, duration, key, shared_key};
 use crate::cli::signals::Signals;
 use crate::cli::table::json_line;
 use crate::cli::terminal::plain;
 use crate::cli::{exit, outer, owner, runtime, voice};
-use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Refusal, Wish};
+use crate::client::{ANSWER_TIME, Client, ClientError, KeyWish, LeaseId, Refusal, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
@@ -54,6 +54,10 @@ pub(super) enum LockCommand {
 pub(super) struct Acquire {
     #[command(flatten)]
     contention: Contention,
+    /// Take this key as well as KEY, or none of them; may be given several times. KEY,shared shares
+    /// it with all who share it, KEY,slots=N with N holders in all at most.
+    #[arg(long, value_name = "KEY", value_parser = shared_key)]
+    also: Vec<KeyWish>,
     /// TTL of the lease [default: the service's].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
@@ -187,15 +191,18 @@ impl LockCommand {
 
 impl Acquire {
     async fn run(&self, client: Client) -> Result<u8, Failure> {
+        let usual = self.contention.share();
+        let also = self.also.iter().map(|(key, share)| (key.clone(), share.or(usual)));
+        let also: Vec<_> = also.collect();
+        let all = also.iter().map(|(key, share)| (key, *share)).chain([(&self.named.key, usual)]);
         // Without a wait, the lease of the exec around this is a held key like any other.
-        if self.contention.waits()
-            && let Some((_, found)) =
-                outer::look(&client, &self.named.key, &self.contention).await?
-            && found != Standing::Apart
-        {
-            let why = "the `lockkeeper exec` around this command has the key, so that this would \
-                       wait for its own end: use its LOCK_TOKEN, or -n";
-            return Err(Failure { code: exit::NESTED, why: why.to_owned() });
+        for key in all.filter(|_| self.contention.waits()) {
+            let found = outer::look(&client, key, &self.contention).await?;
+            if found.is_some_and(|(_, found)| found != Standing::Apart) {
+                let why = "the `lockkeeper exec` around this command has the key, so that this \
+                           would wait for its own end: use its LOCK_TOKEN, or -n";
+                return Err(Failure { code: exit::NESTED, why: why.to_owned() });
+            }
         }
         let token = match &self.token_file {
             Some(path) => {
@@ -213,12 +220,12 @@ impl Acquire {
         let claimant = Claimant {
             client,
             key: self.named.key.clone(),
+            also,
             token,
             wish: Wish {
                 ttl: self.ttl.map(Ttl::lasting),
                 owner: Owner::parse(&owner).map_err(|error| error.to_string())?,
-                slots: self.contention.slots(),
-                units: self.contention.units(),
+                share: usual,
             },
             voice: self.named.shown.remote.voice(),
             progress: Progress::default(),

@@ -8,7 +8,7 @@ use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::client::{Client, ClientError};
 use crate::lock::key::LockKey;
-use crate::lock::slots::Slots;
+use crate::lock::slots::{Share, Slots};
 use crate::wire::StatusBody;
 
 /// The variables with what COMMAND is told of its lease: its key, token, fencing token and slot.
@@ -93,7 +93,7 @@ fn of(variable: impl Fn(&str) -> String) -> Vec<OuterLease> {
 /// fencing token.
 pub(super) async fn look(
     client: &Client,
-    key: &LockKey,
+    (key, share): (&LockKey, Option<Share>),
     contention: &Contention,
 ) -> Result<Option<(OuterLease, Standing)>, Failure> {
     let mut leases = leases();
@@ -103,10 +103,10 @@ pub(super) async fn look(
     }
     let body = answered(client, key, contention).await?;
     let status: StatusBody = serde_json::from_str(&body)?;
-    let wanted = contention.slots().unwrap_or(Slots::ALONE).number();
-    let wanted = (wanted, contention.units().unwrap_or(1));
+    let wanted = share.unwrap_or_default();
+    let wanted = (wanted.slots.number(), wanted.units);
     let found = leases.into_iter().rev().find_map(|lease| {
-        let its = share(&status, lease.fencing_token)?;
+        let its = share_of(&status, lease.fencing_token)?;
         Some((lease, standing(its, wanted)))
     });
     Ok(found)
@@ -135,7 +135,7 @@ async fn answered(
 }
 
 /// The slots and the units of the lease with this number, if the key has it.
-fn share(status: &StatusBody, fencing_token: u64) -> Option<(u16, u16)> {
+fn share_of(status: &StatusBody, fencing_token: u64) -> Option<(u16, u16)> {
     if status.fencing_token == Some(fencing_token) {
         return Some((Slots::ALONE.number(), 1));
     }
@@ -200,7 +200,7 @@ mod tests {
             (shared, 9, None),
         ] {
             let status = serde_json::from_str(json).unwrap();
-            assert_eq!(share(&status, number), expected, "{json}");
+            assert_eq!(share_of(&status, number), expected, "{json}");
         }
     }
 }

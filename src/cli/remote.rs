@@ -10,9 +10,10 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use crate::cli::voice::Voice;
-use crate::client::{Client, Trust};
+use crate::client::{Client, KeyWish, Trust};
 use crate::config::read_text;
 use crate::lock::key::LockKey;
+use crate::lock::slots::{Share, Slots};
 use crate::lock::time::parse_duration;
 use crate::lock::token::{LeaseToken, TokenMaker};
 
@@ -147,6 +148,44 @@ pub(super) fn key(text: &str) -> Result<LockKey, String> {
     })
 }
 
+/// Parses a key with its share: `KEY,shared`, or `KEY,slots=N` and `,units=N`. All else behind a
+/// comma is the key's own; a comma at the end says that none is a share.
+pub(super) fn shared_key(text: &str) -> Result<KeyWish, String> {
+    if let Some(name) = text.strip_suffix(',') {
+        return Ok((key(name)?, None));
+    }
+    if let Some(name) = text.strip_suffix(",shared") {
+        return Ok((key(name)?, Some(Share { slots: Slots::SHARED, ..Share::ALONE })));
+    }
+    let wrong = |error| format!("`{text}`: {error}");
+    let (rest, its_units) = match text.rsplit_once(",units=") {
+        Some((rest, number)) => (rest, Some(units(number).map_err(wrong)?)),
+        None => (text, None),
+    };
+    let Some((name, number)) = rest.rsplit_once(",slots=") else {
+        return match its_units {
+            None => Ok((key(text)?, None)),
+            Some(_) => Err(format!("`{text}`: units are of slots, as in KEY,slots=8,units=3")),
+        };
+    };
+    let (slots, units) = (slots(number).map_err(wrong)?, its_units.unwrap_or(1));
+    match slots.has(units) {
+        true => Ok((key(name)?, Some(Share { slots, units, slot: None }))),
+        false => Err(format!("`{text}`: more units than slots")),
+    }
+}
+
+/// Parses a number of slots.
+pub(super) fn slots(text: &str) -> Result<Slots, String> {
+    let slots = text.parse().ok().and_then(Slots::from_number);
+    slots.filter(|slots| *slots <= Slots::MOST).ok_or_else(|| "expected 1 to 1000".to_owned())
+}
+
+/// Parses a number of units.
+pub(super) fn units(text: &str) -> Result<u16, String> {
+    slots(text).map(Slots::number)
+}
+
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let expected = "expected a number and ms, s, m, h or d, as in 30s, 0.5 or 1h30m";
     parse_duration(text).ok_or_else(|| expected.to_owned())
@@ -159,4 +198,43 @@ fn url(text: &str) -> Result<String, String> {
         return Err(told.to_owned());
     }
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shared_key;
+    use crate::lock::slots::{Share, Slots};
+
+    #[test]
+    fn a_share_stands_behind_a_comma_of_a_key() {
+        let share = |slots, units| {
+            Some(Share { slots: Slots::from_number(slots).unwrap(), units, slot: None })
+        };
+        for (text, key, expected) in [
+            ("gpu", "gpu", None),
+            ("order:7", "order:7", None),
+            ("lib,shared", "lib", Some(Share { slots: Slots::SHARED, ..Share::ALONE })),
+            ("gpu,slots=8", "gpu", share(8, 1)),
+            ("gpu,slots=8,units=3", "gpu", share(8, 3)),
+            ("gpu,slots=1", "gpu", share(1, 1)),
+            ("a,b", "a,b", None),
+            ("a,shared,", "a,shared", None),
+            ("a,b,slots=2", "a,b", share(2, 1)),
+        ] {
+            let (found, its) = shared_key(text).unwrap();
+            assert_eq!((found.as_str(), its), (key, expected), "{text}");
+        }
+        for text in [
+            "",
+            ",",
+            ",shared",
+            "gpu,slots=0",
+            "gpu,slots=1001",
+            "gpu,slots=2,units=3",
+            "/a,shared",
+            "gpu,units=1",
+        ] {
+            assert!(shared_key(text).is_err(), "{text}");
+        }
+    }
 }

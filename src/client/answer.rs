@@ -55,6 +55,8 @@ pub(crate) struct Refusal {
     #[serde(rename = "type")]
     urn: String,
     pub(crate) detail: String,
+    /// Of several keys the one that it is about.
+    pub(crate) key: Option<String>,
     /// The token has a lease that the request does not repeat.
     pub(crate) mine: bool,
     /// The number of the lease that the token has.

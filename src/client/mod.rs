@@ -6,6 +6,7 @@
 
 mod answer;
 mod connect;
+mod several;
 mod tls;
 
 use std::cell::Cell;
@@ -23,7 +24,7 @@ use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::{UnixStream, lookup_host};
 use tokio::time::timeout;
 
@@ -32,12 +33,13 @@ use crate::client::tls::{Transport, lives_without};
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
-use crate::lock::slots::Slots;
+use crate::lock::slots::{Share, Slots};
 use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{LOCK_TOKEN, key_path};
 
 pub(crate) use crate::client::answer::{ClientError, Granted, Refusal};
+pub(crate) use crate::client::several::KeyWish;
 pub(crate) use crate::client::tls::Trust;
 
 /// The time limit of an answer without waiting: above the deadlines of the stores.
@@ -76,10 +78,8 @@ pub(crate) struct Wish {
     pub(crate) ttl: Option<Ttl>,
     /// The name of the holder, shown to others.
     pub(crate) owner: Option<Owner>,
-    /// The most units that it allows on the key; an exclusive lease if absent.
-    pub(crate) slots: Option<Slots>,
-    /// Its own units of them; one if absent.
-    pub(crate) units: Option<u16>,
+    /// Its share of the key; an exclusive lease if absent.
+    pub(crate) share: Option<Share>,
 }
 
 /// A lease as its holder names it.
@@ -183,14 +183,7 @@ impl Client {
             "owner": wish.owner.as_ref().map(Owner::as_str),
             "fencing_token": lease.fencing_token.map(FencingToken::number),
         });
-        match wish.slots {
-            None => (),
-            Some(Slots::SHARED) => body["shared"] = true.into(),
-            Some(slots) => body["slots"] = slots.number().into(),
-        }
-        if let Some(units) = wish.units {
-            body["units"] = units.into();
-        }
+        add_share(&mut body, wish.share);
         let call = HttpCall {
             token: Some(lease.token),
             body: body.to_string(),
@@ -356,6 +349,18 @@ impl Client {
             Some(config) => tls::secured(config.clone(), stream, self.host()).await,
             None => Ok(Box::new(stream)),
         }
+    }
+}
+
+/// Adds the share to a claim.
+fn add_share(claim: &mut Value, share: Option<Share>) {
+    let Some(Share { slots, units, .. }) = share else { return };
+    match slots {
+        Slots::SHARED => claim["shared"] = true.into(),
+        slots => claim["slots"] = slots.number().into(),
+    }
+    if units > 1 {
+        claim["units"] = units.into();
     }
 }
 

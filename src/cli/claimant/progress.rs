@@ -10,12 +10,14 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use crate::cli::claimant::Claimant;
 use crate::cli::clock::Moment;
 use crate::cli::table::{Holding, LEAST_WIDTH, span};
 use crate::cli::terminal::{shortened, width};
+use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
 use crate::wire::StatusBody;
@@ -96,9 +98,17 @@ impl Claimant {
         }
     }
 
-    /// The state of the key while the claim waits for it.
+    /// The state of the key for which the claim waits.
     async fn look(&self, until: Option<Moment>) -> Option<Wait> {
-        let body = self.client.inspect(&self.key, Some(MAX_PLACES)).await.ok()?;
+        let waits = join_all(self.keys().map(|key| self.look_at(key, until))).await;
+        // Of several keys the one in whose line it is.
+        let mut waits: Vec<_> = waits.into_iter().flatten().collect();
+        waits.sort_by_key(|wait| wait.place.is_none());
+        waits.into_iter().next()
+    }
+
+    async fn look_at(&self, key: &LockKey, until: Option<Moment>) -> Option<Wait> {
+        let body = self.client.inspect(key, Some(MAX_PLACES)).await.ok()?;
         let status: StatusBody = serde_json::from_str(&body).ok()?;
         // Nobody is in line: the claim has not arrived yet, or was granted meanwhile.
         let is_waiting = status.held && status.waiters > 0;

@@ -18,7 +18,7 @@ mod warden;
 mod within;
 mod words;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -38,11 +38,11 @@ use crate::cli::exec::supervise::Supervisor;
 use crate::cli::exec::words::Words;
 use crate::cli::exit::{Failure, about};
 use crate::cli::outer::{FENCING_TOKENS, OuterLease, TOKEN};
-use crate::cli::remote::{API_KEY, Remote, duration, key};
+use crate::cli::remote::{API_KEY, Remote, duration, key, shared_key};
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::table::span;
 use crate::cli::{exit, outer, owner, runtime};
-use crate::client::Wish;
+use crate::client::{KeyWish, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
@@ -75,8 +75,9 @@ pub(super) struct Exec {
     #[arg(long, value_name = "KEY", value_parser = key)]
     any_of: Vec<LockKey>,
     /// Take this key as well as KEY, in the order of their bytes; may be given several times.
-    #[arg(long, value_name = "KEY", value_parser = key, conflicts_with = "any_of")]
-    also: Vec<LockKey>,
+    /// KEY,shared shares it with all who share it, KEY,slots=N with N holders in all at most.
+    #[arg(long, value_name = "KEY", value_parser = shared_key, conflicts_with = "any_of")]
+    also: Vec<KeyWish>,
     /// TTL of the lease, in case this host dies; it is refreshed every third of that.
     #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     ttl: Duration,
@@ -189,22 +190,25 @@ impl<'a> Prepared<'a> {
         let owner = exec.owner.clone().unwrap_or_else(|| owner::ourselves(&name));
         let terms = Terms::new(exec.ttl, exec.kill_after)?;
         let owner = Owner::parse(&owner).map_err(|error| error.to_string())?;
-        let others = exec.any_of.iter().chain(&exec.also).cloned();
-        let keys: BTreeSet<_> = others.chain([key.clone()]).collect();
+        let usual = exec.contention.share();
+        let mut keys = BTreeMap::from([(key.clone(), usual)]);
+        keys.extend(exec.any_of.iter().map(|key| (key.clone(), usual)));
+        for (key, share) in &exec.also {
+            let share = share.or(usual);
+            if keys.insert(key.clone(), share).is_some_and(|other| other != share) {
+                return Err(format!("'{key}' is named twice, with two shares"));
+            }
+        }
         let (client, token) = (exec.remote.client()?, exec.remote.new_token()?);
-        let keeper = |key| {
+        let keeper = |(key, share)| {
             // One for all that COMMAND needs; those of a pool give it a random order.
             let token = if exec.also.is_empty() { exec.remote.new_token()? } else { token.clone() };
             let claimant = Claimant {
                 client: client.clone(),
                 key,
+                also: Vec::new(),
                 token,
-                wish: Wish {
-                    ttl: Some(terms.ttl()),
-                    owner: owner.clone(),
-                    slots: exec.contention.slots(),
-                    units: exec.contention.units(),
-                },
+                wish: Wish { ttl: Some(terms.ttl()), owner: owner.clone(), share },
                 voice: exec.remote.voice(),
                 progress: Progress::default(),
             };

@@ -13,8 +13,8 @@ impl Prepared<'_> {
     pub(super) async fn go_within_outer_leases(&mut self) -> Result<(), Failure> {
         let (contention, voice) = (&self.exec.contention, self.exec.remote.voice());
         for keeper in &self.keepers {
-            let Claimant { client, key, .. } = &keeper.claimant;
-            let found = match outer::look(client, key, contention).await {
+            let Claimant { client, key, wish, .. } = &keeper.claimant;
+            let found = match outer::look(client, (key, wish.share), contention).await {
                 // It is asked for again, and runs without a lease then.
                 Err(why) if why.code == exit::UNREACHABLE && self.exec.if_down == IfDown::Run => {
                     None

@@ -231,3 +231,36 @@ fn all_keys_and_any_of_them_exclude_each_other() {
     assert_eq!(ran.code, Some(125), "{ran:?}");
     assert!(ran.err.contains("--any-of"), "{}", ran.err);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_key_has_the_share_behind_it_or_that_of_key() {
+    let stage = Stage::new();
+    for (options, shares) in [
+        (&["--also", "lib,shared", "--also", "gpu,slots=8"][..], [None, Some(1_000), Some(8)]),
+        (
+            &["--slots", "3", "--also", "lib,shared", "--also", "gpu"],
+            [Some(3), Some(1_000), Some(3)],
+        ),
+        (
+            &["--shared", "--also", "lib,slots=1", "--also", "gpu,slots=2,units=2"],
+            [Some(1_000), None, Some(2)],
+        ),
+    ] {
+        let words = [options, &["key", "sh", "-c", "echo ready; read X; true"]].concat();
+        let mut command = stage.exec(&words);
+        command.stdin(Stdio::piped());
+        let mut going = Going::start(command);
+        assert_eq!(going.line(), "ready");
+        for (key, slots) in ["key", "lib", "gpu"].into_iter().zip(shares) {
+            let found = stage.look(key).await;
+            assert_eq!((&found["held"], found["slots"].as_u64()), (&true.into(), slots), "{key}");
+        }
+        drop(going.child.stdin.take());
+        assert_eq!(going.end().code, Some(0));
+    }
+    let ran = stage.ran(&["--also", "order:7", "key", "sh", "-c", "echo \"$LOCK_FENCING_TOKENS\""]);
+    assert!(ran.out.trim_end().ends_with(" order:7"), "{ran:?}");
+    let ran = stage.ran(&["--also", "key,shared", "key", "true"]);
+    assert_eq!(ran.code, Some(125), "{ran:?}");
+    assert!(ran.err.contains("named twice, with two shares"), "{}", ran.err);
+}

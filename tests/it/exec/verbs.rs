@@ -336,3 +336,40 @@ fn run(stage: &Stage, arguments: &[&str]) -> Ran {
 fn silent(code: i32) -> Ran {
     Ran { code: Some(code), out: String::new(), err: String::new() }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acquire_takes_several_keys_with_their_shares_or_none() {
+    let stage = Stage::new();
+    let words = ["acquire", "-n", "--also", "lib,shared", "--also", "gpu,slots=8", "--json", "key"];
+    let ran = run(&stage, &words);
+    assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+    let granted: Value = serde_json::from_str(&ran.out).unwrap();
+    let shares: Vec<_> = granted["leases"].as_array().unwrap().iter().collect();
+    let shares = shares.iter().map(|one| (one["key"].as_str().unwrap(), one["slots"].as_u64()));
+    let expected = vec![("key", None), ("lib", Some(1_000)), ("gpu", Some(8))];
+    assert_eq!(shares.collect::<Vec<_>>(), expected);
+    let refused = run(&stage, &["acquire", "-n", "--also", "key", "free"]);
+    assert_eq!((refused.code, &*refused.out), (Some(75), ""));
+    assert!(refused.err.contains("'key' is held"), "the one that is held: {}", refused.err);
+    assert_eq!(stage.look("free").await["held"], false);
+    let ran = run(&stage, &["acquire", "-n", "--also", "one", "two"]);
+    let mut release = typed(&stage, BINARY);
+    let token = ran.out.trim();
+    let released = release.args(["release", "one"]).env("LOCK_TOKEN", token).output().unwrap();
+    assert_eq!(Ran::of(released), silent(0), "one token for both");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_while_acquire_waits_for_several_keys_leaves_none() {
+    let stage = Stage::new();
+    stage.hold("b").await;
+    let mut command = typed(&stage, BINARY);
+    command.args(["acquire", "--also", "b", "a"]);
+    let going = Going::start(command);
+    stage.waited_for("b", 1).await;
+    assert_eq!(stage.look("a").await["held"], true);
+    going.signal("TERM");
+    assert_eq!(going.end().code, Some(143));
+    eventually(PATIENCE, async || (stage.look("a").await["held"] == false).then_some(())).await;
+    assert_eq!(stage.look("b").await["waiters"], 0);
+}
