@@ -55,7 +55,7 @@ async fn each_key_has_a_share_of_its_own() {
     let other = http.token(OTHER);
     let beside = r#"{"keys":[{"key":"lib","shared":true},{"key":"gpu","slots":8}]}"#;
     assert_eq!(other.post("/locks", beside).await.field("leases")[1]["slot"], 2);
-    let refused = other.post("/locks", r#"{"keys":["lib"]}"#).await;
+    let refused = other.post("/locks", r#"{"keys":[{"key":"lib","slots":1}]}"#).await;
     assert_eq!((refused.told(), refused.field("mine")), ((409, "lock_held".into()), true.into()));
     assert!(refused.text("detail").contains("release it first"), "{refused:?}");
 }
