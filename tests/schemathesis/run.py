@@ -89,6 +89,19 @@ def narrowed_contract(directory: str) -> str:
     acquire["shared"]["enum"] = [False]  # Together with `slots`, `true` is refused.
     del acquire["units"]  # Refused without `slots`, and if they are more.
     acquire["owner"].update(pattern="^[^\\x00-\\x1f\\x7f-\\x9f]*$", maxLength=64)
+    several, refreshed, claimed, named = (
+        components["schemas"][name]["properties"]
+        for name in ("AcquireSeveralRequest", "RefreshSeveralRequest", "ClaimedKey", "NamedLease")
+    )
+    several["owner"].update(acquire["owner"])
+    claimed["shared"]["enum"] = [False]
+    for properties in (several, refreshed):
+        properties["ttl_ms"].update(minimum=100, maximum=86_400_000)
+    listed = components["parameters"]["Keys"]["schema"]
+    for key in (claimed["key"], named["key"], listed["items"]):
+        key.update(pattern=f"^{letter}+(/{letter}+)?$", maxLength=128)
+    for keys in (several["keys"], refreshed["leases"], listed):
+        keys["maxItems"] = 1  # Each key once.
     terraform = components["schemas"]["TerraformLockRequest"]
     terraform["additionalProperties"] = False
     for member in terraform["properties"].values():
