@@ -141,6 +141,9 @@ pub(crate) struct Asked {
     /// The units of these that the lease takes; one, or as it is, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) units: Option<u16>,
+    /// Whether the question named several keys; each has a line of its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) several: bool,
     /// Whether the question came without the right API key, on purpose.
     pub(crate) unauthorized: bool,
 }

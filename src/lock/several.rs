@@ -179,7 +179,10 @@ impl Locks {
             match again.answer() {
                 // That lease has ended meanwhile: this one is taken back, and begun as a kept one.
                 Ok(Answer::Won(win)) if win.fresh => (),
-                Ok(Answer::Held(_)) if Instant::now() < until => sleep(PAUSE).await,
+                Ok(Answer::Held(_)) if Instant::now() < until => {
+                    *has_waited = true;
+                    sleep(PAUSE).await;
+                }
                 _ => return Ok(again),
             }
         }

@@ -274,7 +274,8 @@ impl<'a> Context<'a> {
             operation.kind,
             Kind::Acquire | Kind::Refresh | Kind::Release | Kind::ForceRelease | Kind::Look
         );
-        if !asks || operation.asked.wait_ms > 0 || operation.gone.is_some() {
+        let is_one = asks && !operation.asked.several; // Several keys take several calls.
+        if !is_one || operation.asked.wait_ms > 0 || operation.gone.is_some() {
             return;
         }
         let until = match operation.answered {

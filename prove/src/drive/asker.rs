@@ -18,7 +18,7 @@ use crate::servers::Routes;
 pub(super) const PATIENCE: Duration = Duration::from_millis(2_500);
 
 /// How long a client rests when nobody listens, or nobody can serve it.
-const REST: Duration = Duration::from_millis(50);
+pub(super) const REST: Duration = Duration::from_millis(50);
 
 pub(super) const MILLISECOND: Nanos = 1_000_000;
 
@@ -130,7 +130,7 @@ impl Told {
 }
 
 /// The members of an answer that matter.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Body {
     pub(super) code: String,
@@ -138,6 +138,19 @@ pub(super) struct Body {
     pub(super) event: String,
     pub(super) reason: String,
     pub(super) token: Option<String>,
+    /// Of several keys the one that a refusal is about, the leases, and those that are lost.
+    pub(super) key: String,
+    pub(super) leases: Vec<OfKey>,
+    pub(super) lost: Vec<OfKey>,
+    #[serde(flatten)]
+    pub(super) said: Said,
+}
+
+/// What an answer about several keys says of one of them.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct OfKey {
+    pub(super) key: String,
     #[serde(flatten)]
     pub(super) said: Said,
 }
@@ -208,7 +221,22 @@ impl Asker {
 
     /// Asks, and hangs up if there is no answer within this time.
     pub(super) async fn ask_for(&mut self, question: &Question, patience: Duration) -> Told {
-        let text = written(question);
+        let (sent, answer) = self.exchange(&written(question), patience).await;
+        let rests = rests_after(&answer);
+        let told = self.record(question, sent, answer);
+        while self.late.try_join_next().is_some() {}
+        if rests {
+            sleep(REST).await;
+        }
+        told
+    }
+
+    /// Sends a question, and hangs up if there is no answer within this time. Returns when it was sent.
+    pub(super) async fn exchange(
+        &mut self,
+        text: &str,
+        patience: Duration,
+    ) -> (Nanos, Result<(u16, Body), Missing>) {
         let connected = self.connect().await;
         let sent = self.recorder.now();
         let answer = match connected {
@@ -227,16 +255,7 @@ impl Asker {
                 }
             },
         };
-        let rests = match &answer {
-            Ok((status, _)) => *status == 503,
-            Err(missing) => *missing != Missing::Gone,
-        };
-        let told = self.record(question, sent, answer);
-        while self.late.try_join_next().is_some() {}
-        if rests {
-            sleep(REST).await;
-        }
-        told
+        (sent, answer)
     }
 
     /// Opens a stream and returns it with its head, or the refusal.
@@ -319,6 +338,14 @@ impl Asker {
         let address = self.addresses[usize::from(self.instance)];
         let opened = timeout(PATIENCE, Connection::open(address)).await;
         opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// Whether nobody listens, or nobody can serve the client.
+pub(super) fn rests_after(answer: &Result<(u16, Body), Missing>) -> bool {
+    match answer {
+        Ok((status, _)) => *status == 503,
+        Err(missing) => *missing != Missing::Gone,
     }
 }
 

@@ -98,7 +98,10 @@ impl Client {
             0..6 if self.shared.amount.far => self.hang_up_before_the_answer().await,
             3..7 => self.release_elsewhere().await,
             7..15 => self.come_late().await,
-            0..46 => self.cycle().await,
+            0..40 => self.cycle().await,
+            40..44 => self.several().await,
+            44 => self.vanish_between().await,
+            45 => self.cross().await,
             46..61 => self.one_token_many_leases().await,
             // It takes seconds.
             61 if self.chance.u32(..6) == 0 => self.leave_its_own_line().await,
@@ -121,7 +124,8 @@ impl Client {
         let any = self.any_key();
         let key = if self.chance.u32(..4) == 0 { any } else { self.chance.u32(..HOT) };
         match self.chance.u32(..100) {
-            0..52 => self.wait_once(key).await,
+            0..48 => self.wait_once(key).await,
+            48..52 => self.several().await,
             52..62 => self.wait_by_asking_again(key).await,
             62..74 => self.vanish_from_the_line(key).await,
             74..83 => self.ask_twice_at_once(key).await,
@@ -129,6 +133,11 @@ impl Client {
             89..94 => self.hold(key).await,
             _ => self.hold(any).await,
         }
+    }
+
+    /// Whether its keys are those that leases share.
+    pub(super) fn shares(&self) -> bool {
+        self.wants == Wants::Shared
     }
 
     /// A key: one of those that leases share, or one of the others.

@@ -2,7 +2,8 @@
 //!
 //! `plain` takes, refreshes and gives back, `line` waits, leaves and asks twice, `stream` holds
 //! by a connection, `late` gives requests up that arrive later, `shared` has keys
-//! that several leases hold together, `lasting` has leases that outlast the run.
+//! that several leases hold together, `several` claims several keys at once, `lasting` has leases that
+//! outlast the run.
 
 mod asker;
 mod client;
@@ -10,6 +11,7 @@ mod lasting;
 mod late;
 mod line;
 mod plain;
+mod several;
 mod shared;
 mod stream;
 
@@ -43,14 +45,20 @@ const SHARED_KEYS: u32 = 6;
 
 impl Amount {
     pub(crate) fn all_keys(self) -> u32 {
-        let shared = if self.sharers > 0 { SHARED_KEYS } else { 0 };
-        self.keys + self.clients + shared + self.sharers
+        self.own_pair(self.clients + self.sharers)[0]
     }
 
     /// Returns a key that no client but this one wants.
     fn own_key(self, client: u32) -> u32 {
         let shared = if client < self.clients { 0 } else { SHARED_KEYS };
         self.keys + shared + client
+    }
+
+    /// Returns two more, for claims of several keys.
+    fn own_pair(self, client: u32) -> [u32; 2] {
+        let shared = if self.sharers > 0 { SHARED_KEYS } else { 0 };
+        let first = self.keys + self.clients + shared + self.sharers + 2 * client;
+        [first, first + 1]
     }
 
     /// Returns the keys that leases share, which exclusive clients leave alone.

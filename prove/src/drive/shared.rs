@@ -16,7 +16,8 @@ impl Client {
         self.slots = self.slots_of(key);
         self.units = (self.chance.u32(..10) < 3).then(|| self.chance.u16(1..4));
         match self.chance.u32(..100) {
-            0..34 => self.share(key).await,
+            0..30 => self.share(key).await,
+            30..34 => self.several().await,
             34..52 => self.change_share(key).await,
             52..62 => self.wait_once(key).await,
             62..66 => self.wait_by_asking_again(key).await,
@@ -37,7 +38,7 @@ impl Client {
     }
 
     /// The slots of a claim: two keys have slots, two have readers and writers, two have all kinds.
-    fn slots_of(&mut self, key: u32) -> Option<u16> {
+    pub(super) fn slots_of(&mut self, key: u32) -> Option<u16> {
         let first = self.shared.amount.shared_keys().start;
         let kind = (key - first) / 2;
         let chance = self.chance.u32(..100);

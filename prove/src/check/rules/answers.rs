@@ -21,7 +21,8 @@ pub(super) fn judge(court: &mut Court<'_>, stretches: &[Stretch]) {
         let refused = operation.is_claim()
             && operation.outcome == Outcome::No
             && operation.code == "lock_held"
-            && operation.asked.wait_ms == 0;
+            && operation.asked.wait_ms == 0
+            && !operation.asked.several; // Another key may be the one that is held.
         let is_look = operation.kind == Kind::Look;
         if refused || is_look && operation.said.held == Some(true) {
             let since = time.0.saturating_sub(court.context.late(time.0));

@@ -27,7 +27,15 @@ pub(super) fn holders<'c>(court: &Court<'c>) -> Vec<Span<Holder<'c>>> {
         let Span { from, until, of } = court.perhaps(span);
         Span { from, until, of: Holder::Unknown(of) }
     });
-    leases.chain(unknown).collect()
+    // A claim of several keys keeps some for a while, and gives them back before it is refused.
+    let several = key.operations.all().filter(|span| {
+        span.of.asked.several && span.of.is_claim() && span.of.outcome == Outcome::No
+    });
+    let several = several.map(|Span { from, until, of }| {
+        let until = until.saturating_add(court.context.late(until));
+        Span { from, until, of: Holder::Unknown(of) }
+    });
+    leases.chain(unknown).chain(several).collect()
 }
 
 impl Holder<'_> {

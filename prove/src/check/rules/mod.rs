@@ -7,6 +7,7 @@ mod holders;
 mod names;
 mod order;
 mod revival;
+mod several;
 mod succession;
 mod together;
 mod tokens;
@@ -56,6 +57,8 @@ const SHARED_NUMBERS: &str = "S3 numbers";
 const CHANGE: &str = "S4 change";
 /// Nobody waits for a key that has room for all who wait (`waiting`).
 const ROOM: &str = "S5 room";
+/// Claims of several keys neither wait for each other nor keep what they do not get (`several`).
+const SEVERAL: &str = "M1 several";
 /// A definite refusal is one: its token has nothing (`tokens`).
 const DEFINITE: &str = "no definite refusal is a grant";
 /// Nothing remains when all leases are over.
@@ -132,6 +135,7 @@ pub(super) fn judge(
     revival::judge(&mut court);
     let stretches = waiting::judge(&mut court);
     answers::judge(&mut court, &stretches);
+    several::judge(&mut court);
 }
 
 fn count(court: &mut Court<'_>) {
@@ -140,6 +144,8 @@ fn count(court: &mut Court<'_>) {
     let replaced = leases.iter().filter(|lease| lease.first.replaces().is_some()).count();
     report.count("grants", leases.len());
     report.count("replaced", replaced);
+    let several = leases.iter().filter(|lease| lease.first.asked.several).count();
+    report.count("several_grants", several);
     report.count("handoffs", waited);
     report.count("expiries", leases.iter().filter(|lease| lease.cap == Nanos::MAX).count());
     if court.key.shared {

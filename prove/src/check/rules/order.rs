@@ -77,6 +77,8 @@ fn turn<'l>(court: &Court<'_>, lease: &'l Lease<'l>) -> Turn<'l> {
         Some(first.sent + if court.key.shared { 2 * arrival } else { arrival })
     };
     let in_line = first.said.queued_at.or_else(arrived).filter(|_| first.may_wait());
+    // One of several keys is in line for this one later.
+    let in_line = in_line.filter(|_| !first.asked.several);
     // A place that was given up meanwhile is another one from then on.
     let mut near = court.key.near(lease.token, first.sent, lease.hi);
     let in_line = in_line.filter(|_| !near.any(|near| near.of.is_release()));

@@ -176,7 +176,7 @@ pub(super) fn in_line<'c>(court: &Court<'c>) -> Spans<&'c Operation> {
 
 /// Returns from when until when a claim stood in line for certain.
 fn waited(court: &Court<'_>, operation: &Operation) -> Option<(Nanos, Nanos)> {
-    if !operation.may_wait() {
+    if !operation.may_wait() || operation.asked.several {
         return None;
     }
     let arrived = || Some(operation.sent + court.context.arrival(operation.sent)?);
