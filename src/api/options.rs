@@ -221,7 +221,7 @@ impl Options {
     }
 
     /// The units of these slots, if the request names some.
-    fn units(&self, slots: Option<Slots>) -> Result<Option<u16>, ApiError> {
+    pub(super) fn units(&self, slots: Option<Slots>) -> Result<Option<u16>, ApiError> {
         let Some(units) = self.find("units") else { return Ok(None) };
         let Some(slots) = slots.filter(|_| self.find("slots").is_some()) else {
             return Err(ApiError::invalid(

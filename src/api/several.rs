@@ -34,7 +34,7 @@ const RELEASE: Known = Known { query: &[KEY], body: &[KEYS, LEASES, "token"] };
 const LEASES: &str = "leases";
 
 /// The lists of keys, with the options of each key.
-const CLAIMED: &[(&str, &[&str])] = &[(KEYS, &[KEY, "slots", "shared"])];
+const CLAIMED: &[(&str, &[&str])] = &[(KEYS, &[KEY, "slots", "units", "shared"])];
 const HELD: &[(&str, &[&str])] = &[(KEYS, &[KEY]), (LEASES, &[KEY, "fencing_token"])];
 
 /// `POST /locks`: acquires all of the keys, or none.
@@ -55,7 +55,8 @@ pub(super) async fn acquire(
     let claim = options.claim(&app, &calls[0])?;
     let claims = calls.iter().zip(claims).map(|(call, its)| {
         let slots = its.slots(app.locks.guarantees().most_slots)?;
-        Ok(Claim { key: call.key.clone(), slots, ..claim.clone() })
+        let units = its.units(slots)?;
+        Ok(Claim { key: call.key.clone(), slots, units, ..claim.clone() })
     });
     let claims = claims.collect::<Result<Vec<_>, ApiError>>()?;
     let waits = !patience.is_zero();

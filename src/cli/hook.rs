@@ -107,6 +107,7 @@ impl Hook {
         let claimant = Claimant {
             client,
             key: key.clone(),
+            also: Vec::new(),
             token,
             wish: Wish {
                 ttl: Some(Ttl::lasting(self.ttl)),

@@ -155,7 +155,7 @@ fn standing(its: (u16, u16), wanted: (u16, u16)) -> Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::{FENCING_TOKENS, KEY, OUTER, SLOT, Standing, TOKEN, of, share, standing};
+    use super::{FENCING_TOKENS, KEY, OUTER, SLOT, Standing, TOKEN, of, share_of, standing};
 
     #[test]
     fn the_leases_of_all_exec_around_a_process_are_known() {

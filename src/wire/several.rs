@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::lock::lease::Grant;
 use crate::lock::time::millis_down;
-use crate::wire::shared_by;
+use crate::wire::{several, shared_by};
 
 /// The body of leases of several keys: their token, and the least TTL.
 #[derive(Debug, Serialize)]
@@ -28,6 +28,8 @@ struct KeyGrantBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    units: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<u16>,
 }
 
@@ -41,6 +43,7 @@ impl<'a> LeasesBody<'a> {
             ttl_ms: lease.ttl.as_millis(),
             capped: lease.capped.then_some(true),
             slots: shared_by(lease.share.slots),
+            units: several(lease.share),
             slot: lease.share.slot,
         };
         let leases: Vec<_> = grants.iter().map(lease).collect();

@@ -219,9 +219,9 @@ impl World {
     /// The slots and units of a claim: those that it names, or those of the lease that it repeats.
     fn wished(&self, who: u8, claim: &Claim) -> (u64, u64) {
         let own = self.held.get(&who).filter(|_| claim.named.is_none());
-        let slots = claim.slots.map(|slots| slots.number().into());
-        let slots = slots.or(own.map(|own| own.slots)).unwrap_or(1);
-        (slots, claim.units.map(u64::from).or(own.map(|own| own.units)).unwrap_or(1))
+        let (slots, units) = own.map_or((1, 1), |own| (own.slots, own.units));
+        let named = claim.slots.map(|slots| slots.number().into());
+        (named.unwrap_or(slots), claim.units.map_or(units, u64::from))
     }
 
     fn forget(&mut self, who: u8) {

@@ -47,11 +47,12 @@ async fn units_are_told_in_every_form_of_a_request_and_an_answer() {
         (4, "/locks/gpu", "slots=12&units=3&owner=web"),
     ] {
         let holder = http.token(&token(number));
-        let form = body.starts_with("slots");
-        let form = form.then_some("application/x-www-form-urlencoded").unwrap_or_default();
-        let granted = match form.is_empty() {
-            true => holder.post(path, body).await,
-            false => holder.with("content-type", form).post(path, body).await,
+        let granted = match body.starts_with("slots") {
+            true => {
+                let form = "application/x-www-form-urlencoded";
+                holder.with("content-type", form).post(path, body).await
+            }
+            false => holder.post(path, body).await,
         };
         assert_eq!((granted.status, granted.number("units")), (201, 3), "{granted:?}");
         let members =
