@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -140,17 +141,8 @@ pub(super) struct Body {
     pub(super) token: Option<String>,
     /// Of several keys the one that a refusal is about, the leases, and those that are lost.
     pub(super) key: String,
-    pub(super) leases: Vec<OfKey>,
-    pub(super) lost: Vec<OfKey>,
-    #[serde(flatten)]
-    pub(super) said: Said,
-}
-
-/// What an answer about several keys says of one of them.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct OfKey {
-    pub(super) key: String,
+    pub(super) leases: Vec<Value>,
+    pub(super) lost: Vec<Value>,
     #[serde(flatten)]
     pub(super) said: Said,
 }
@@ -213,12 +205,6 @@ impl Asker {
         self.ask_for(question, patience).await
     }
 
-    /// Asks after a pause, while another one asks something else.
-    pub(super) async fn ask_after(&mut self, pause: Duration, question: &Question) -> Told {
-        sleep(pause).await;
-        self.ask(question).await
-    }
-
     /// Asks, and hangs up if there is no answer within this time.
     pub(super) async fn ask_for(&mut self, question: &Question, patience: Duration) -> Told {
         let (sent, answer) = self.exchange(&written(question), patience).await;
@@ -231,7 +217,7 @@ impl Asker {
         told
     }
 
-    /// Sends a question, and hangs up if there is no answer within this time. Returns when it was sent.
+    /// Sends a question, and hangs up without an answer within this time; with the moment it was sent.
     pub(super) async fn exchange(
         &mut self,
         text: &str,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::drive::asker::{Asker, Missing, PATIENCE, Question, written};
+use crate::drive::asker::{Asker, Missing, PATIENCE, Question, Told, written};
 use crate::drive::client::Client;
 use crate::history::{Kind, Line, Outcome};
 use crate::http::Connection;
@@ -152,6 +152,12 @@ impl Client {
 }
 
 impl Asker {
+    /// Asks after a pause, while another one asks something else.
+    pub(super) async fn ask_after(&mut self, pause: Duration, question: &Question) -> Told {
+        sleep(pause).await;
+        self.ask(question).await
+    }
+
     /// Gives a question up that stays on its way for so long, and whose hang-up is so far behind it.
     pub(super) async fn ask_late(&mut self, question: &Question, held: Duration, behind: Duration) {
         let (text, sent) = (written(question), self.recorder.now());

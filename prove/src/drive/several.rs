@@ -93,8 +93,9 @@ impl Several {
     ) -> Result<(u16, Body), Missing> {
         let (status, whole) = answer.as_ref().map_err(|missing| *missing)?;
         let name = format!("k{key}");
-        let found = |all: &[crate::drive::asker::OfKey]| {
-            all.iter().find(|one| one.key == name).map(|one| one.said.clone())
+        let found = |all: &[Value]| {
+            let found = all.iter().find(|one| one["key"] == *name)?;
+            serde_json::from_value::<Said>(found.clone()).ok()
         };
         let is_lost = self.kind != Kind::Acquire && whole.code == "lock_lost";
         let (status, said) = match (found(&whole.leases), found(&whole.lost)) {
