@@ -36,7 +36,7 @@ const ATTEMPTS: usize = 3;
 #[derive(Debug, Subcommand)]
 pub(super) enum LockCommand {
     /// Acquire a lease and print its token; the lease expires unless it is refreshed.
-    Acquire(Acquire),
+    Acquire(Box<Acquire>),
     /// Restart the TTL of a lease.
     Refresh(Refresh),
     /// Release a lease.

@@ -246,11 +246,10 @@ impl Locks {
                 let key = || one.claim.key.clone();
                 match renewed {
                     Err(error) => failed = Some(Refused::Failed(key(), error.into())),
-                    renewed if is_lost(&renewed) => lost = Some(Refused::Lost(key())),
-                    Ok(renewed) => {
-                        one.lease = renewed.lease().unwrap_or(one.lease.clone());
-                        one.let_go = true;
+                    Ok(Renewed::Lease(lease)) if !lease.is_over() => {
+                        (one.lease, one.let_go) = (lease, true);
                     }
+                    Ok(_) => lost = Some(Refused::Lost(key())),
                 }
             }
             if let Some(failed) = failed {

@@ -132,7 +132,6 @@ async fn a_put_without_refresh_is_refused_and_changes_nothing() {
 async fn no_key_ends_in_refresh_however_it_is_reached() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     for (method, path) in [
-        ("PUT", "/locks/refresh"),
         ("PUT", "/locks/refresh/refresh"),
         ("PUT", "/locks/a/refresh/refresh"),
         ("DELETE", "/admin/locks/a/refresh"),

@@ -151,7 +151,7 @@ async fn an_api_key_is_no_lock_token_and_a_lock_token_no_api_key() {
 }
 
 /// Requests that are wrong in several respects, each with the one that is told.
-const REFUSED: [(&str, &str, &str, &str, &str, u16); 21] = [
+const REFUSED: [(&str, &str, &str, &str, &str, u16); 22] = [
     // Route before method, API key, and key.
     ("PATCH", "/lock/%zz?x=1", "", "", "", 404),
     ("POST", "/admin/locks", "", "", "", 404),
@@ -161,7 +161,8 @@ const REFUSED: [(&str, &str, &str, &str, &str, u16); 21] = [
     ("POST", "/locks/a/refresh", "wrong", "", "{", 405),
     ("PUT", "/locks/%zz?x=1", "", "", "{", 405),
     ("GET", "/admin/locks/%zz", "", "", "", 405),
-    ("POST", "/locks", "", "", "", 405),
+    ("PUT", "/locks", "", "", "", 405),
+    ("POST", "/locks", "", "", "", 401),
     ("POST", "/metrics", "", "", "", 405),
     // API key before key, rights, and options.
     ("POST", "/locks/%zz?x=1", "wrong", "short", "{", 401),

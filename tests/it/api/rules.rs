@@ -8,15 +8,18 @@ use crate::support::openapi::Spec;
 const SETTINGS: &str = include_str!("../../../config/lockkeeper.toml");
 
 /// The limits that are no settings.
-const FIXED: [&str; 12] = [
+const FIXED: [&str; 15] = [
     "/components/parameters/FencingToken/schema",
     "/components/schemas/AcquireRequest/properties/fencing_token",
     "/components/schemas/AcquireRequest/properties/slots",
     "/components/schemas/AcquireRequest/properties/units",
+    "/components/schemas/ClaimedKey/properties/slots",
+    "/components/schemas/ClaimedKey/properties/units",
     "/components/schemas/HoldRequest/properties/fencing_token",
     "/components/schemas/HoldRequest/properties/linger_ms",
     "/components/schemas/HoldRequest/properties/slots",
     "/components/schemas/HoldRequest/properties/units",
+    "/components/schemas/NamedLease/properties/fencing_token",
     "/components/schemas/RefreshRequest/properties/fencing_token",
     "/paths/~1admin~1locks~1{key}/delete/parameters/2/schema",
     "/paths/~1locks/get/parameters/1/schema",
