@@ -4,11 +4,9 @@
 //! A token is never an argument: the process list would show it.
 
 mod look;
+mod token_file;
 
-use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -16,6 +14,7 @@ use clap::{Args, Subcommand};
 use crate::cli::claimant::{Claimant, Contention, PAUSE, Progress};
 use crate::cli::exit::Failure;
 use crate::cli::locks::look::{Get, List};
+use crate::cli::locks::token_file::{token_in, written};
 use crate::cli::outer::Standing;
 use crate::cli::remote::{Remote, duration, key, shared_key};
 use crate::cli::signals::Signals;
@@ -368,34 +367,4 @@ fn reason(text: &str) -> Result<String, String> {
 fn fencing_token(text: &str) -> Result<FencingToken, String> {
     let number = text.parse().ok().and_then(FencingToken::from_number);
     number.ok_or_else(|| "expected a number, as printed by `acquire --json`".to_owned())
-}
-
-/// Writes a new token to a file that only the user can read. Returns false if there is one already.
-fn written(path: &Path, token: &LeaseToken) -> Result<bool, String> {
-    if path.to_str() == Some("-") {
-        return Ok(false);
-    }
-    let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
-        Err(error) => return Err(format!("cannot write to {}: {error}", path.display())),
-    };
-    let written = writeln!(file, "{}", token.expose());
-    written.map(|()| true).map_err(|error| {
-        // An error means that the file stays, without a token.
-        let _ = std::fs::remove_file(path);
-        format!("cannot write to {}: {error}", path.display())
-    })
-}
-
-fn token_in(path: &Path) -> Result<LeaseToken, String> {
-    let text = match path.to_str() {
-        Some("-") => {
-            let mut text = String::new();
-            io::stdin().read_to_string(&mut text).map(|_| text)
-        }
-        _ => std::fs::read_to_string(path),
-    };
-    let text = text.map_err(|error| format!("no token in {}: {error}", path.display()))?;
-    LeaseToken::parse(text.trim()).map_err(|error| error.to_string())
 }

@@ -24,16 +24,17 @@ use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::{UnixStream, lookup_host};
 use tokio::time::timeout;
 
 use crate::client::connect::first_to_accept;
+use crate::client::several::add_share;
 use crate::client::tls::{Transport, lives_without};
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
-use crate::lock::slots::{Share, Slots};
+use crate::lock::slots::Share;
 use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{LOCK_TOKEN, key_path};
@@ -349,18 +350,6 @@ impl Client {
             Some(config) => tls::secured(config.clone(), stream, self.host()).await,
             None => Ok(Box::new(stream)),
         }
-    }
-}
-
-/// Adds the share to a claim.
-fn add_share(claim: &mut Value, share: Option<Share>) {
-    let Some(Share { slots, units, .. }) = share else { return };
-    match slots {
-        Slots::SHARED => claim["shared"] = true.into(),
-        slots => claim["slots"] = slots.number().into(),
-    }
-    if units > 1 {
-        claim["units"] = units.into();
     }
 }
 

@@ -6,10 +6,10 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::client::{ANSWER_TIME, Client, ClientError, Granted, HttpCall, Wish, add_share};
+use crate::client::{ANSWER_TIME, Client, ClientError, Granted, HttpCall, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
-use crate::lock::slots::Share;
+use crate::lock::slots::{Share, Slots};
 use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -79,4 +79,16 @@ fn granted(body: String, keys: &[KeyWish], token: &LeaseToken) -> Result<Granted
         slot: None,
         body,
     })
+}
+
+/// Adds the share to a claim.
+pub(super) fn add_share(claim: &mut Value, share: Option<Share>) {
+    let Some(Share { slots, units, .. }) = share else { return };
+    match slots {
+        Slots::SHARED => claim["shared"] = true.into(),
+        slots => claim["slots"] = slots.number().into(),
+    }
+    if units > 1 {
+        claim["units"] = units.into();
+    }
 }

@@ -51,7 +51,7 @@ fn every_block_of_the_shell_page_does_what_it_says() {
 
 #[test]
 fn every_block_of_the_recipes_does_what_it_says() {
-    assert_eq!(follows(RECIPES, &["sh", "ini"]).answers, 14);
+    assert_eq!(follows(RECIPES, &["sh", "ini"]).answers, 23);
 }
 
 #[test]

@@ -95,6 +95,7 @@ def narrowed_contract(directory: str) -> str:
     )
     several["owner"].update(acquire["owner"])
     claimed["shared"]["enum"] = [False]
+    del claimed["units"]  # As above.
     for properties in (several, refreshed):
         properties["ttl_ms"].update(minimum=100, maximum=86_400_000)
     listed = components["parameters"]["Keys"]["schema"]

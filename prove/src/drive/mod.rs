@@ -11,6 +11,7 @@ mod lasting;
 mod late;
 mod line;
 mod plain;
+mod question;
 mod several;
 mod shared;
 mod stream;

@@ -261,9 +261,10 @@ mod tests {
     pub(super) async fn a_claim_of_several_keys_that_is_cut_short_at_any_moment_leaves_nothing(
         stage: Stage,
     ) {
-        let (locks, store, mut cut_short) = (locks(&stage), &stage.store, 0);
+        let (store, mut cut_short) = (&stage.store, 0);
         for (patience, name) in [(Duration::ZERO, "once"), (FOR_EVER, "kept")] {
             for polls in 1..60 {
+                let locks = locks(&stage);
                 // The service makes a token for one request.
                 let name = format!("{name}-{polls}");
                 let claim = locks.acquire_all(made(&["a", "b", "c"], &name), patience);
@@ -276,12 +277,11 @@ mod tests {
                     break;
                 }
                 cut_short += 1;
+                assert!(locks.finish(PATIENCE).await, "a call or an undo does not end");
                 free(store, &["a", "b", "c"]).await;
             }
         }
         assert!(cut_short >= 4, "too few claims were cut short to say anything: {cut_short}");
-        assert!(locks.finish(PATIENCE).await);
-        free(store, &["a", "b", "c"]).await;
     }
 
     pub(super) async fn a_claim_whose_last_renewal_has_no_answer_is_unknown(stage: Stage) {
