@@ -177,7 +177,12 @@ mod tests {
             stage.granted(&claim(taken, "other", LONG)).await;
             for claims in [all(&["c", "a", "b"], "one"), made(&["c", "a", "b"], "two")] {
                 for patience in [Duration::ZERO, Duration::from_millis(100)] {
-                    assert_eq!(held(locks.acquire_all(claims.clone(), patience).await), taken);
+                    // On Redlock a node may still have a vote of the claim before.
+                    eventually(PATIENCE, async || {
+                        let claimed = locks.acquire_all(claims.clone(), patience).await;
+                        (held(claimed) == taken).then_some(())
+                    })
+                    .await;
                     for on in ["a", "b", "c"].into_iter().filter(|on| *on != taken) {
                         assert!(is_free(store, on).await, "{on} after {taken}");
                     }
@@ -261,27 +266,28 @@ mod tests {
     pub(super) async fn a_claim_of_several_keys_that_is_cut_short_at_any_moment_leaves_nothing(
         stage: Stage,
     ) {
-        let (store, mut cut_short) = (&stage.store, 0);
+        let (locks, store, mut cut_short) = (locks(&stage), &stage.store, Vec::new());
         for (patience, name) in [(Duration::ZERO, "once"), (FOR_EVER, "kept")] {
             for polls in 1..60 {
-                let locks = locks(&stage);
-                // The service makes a token for one request.
+                // The service makes a token for one request. Keys of its own, because the calls of a
+                // claim that is cut short go on for a moment.
                 let name = format!("{name}-{polls}");
-                let claim = locks.acquire_all(made(&["a", "b", "c"], &name), patience);
-                let answer = polled_and_gone(claim, polls).await;
+                let keys = ["a", "b", "c"].map(|key| format!("{key}-{name}"));
+                let claims = made(&keys.each_ref().map(String::as_str), &name);
+                let answer = polled_and_gone(locks.acquire_all(claims, patience), polls).await;
                 if let Some(answer) = answer {
                     granted(answer);
-                    for on in ["a", "b", "c"] {
+                    for on in &keys {
                         release(store, on, &name).await;
                     }
                     break;
                 }
-                cut_short += 1;
-                assert!(locks.finish(PATIENCE).await, "a call or an undo does not end");
-                free(store, &["a", "b", "c"]).await;
+                cut_short.extend(keys);
             }
         }
-        assert!(cut_short >= 4, "too few claims were cut short to say anything: {cut_short}");
+        assert!(cut_short.len() >= 12, "too few claims were cut short: {cut_short:?}");
+        assert!(locks.finish(PATIENCE).await, "a call or an undo does not end");
+        free(store, &cut_short.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
 
     pub(super) async fn a_claim_whose_last_renewal_has_no_answer_is_unknown(stage: Stage) {
