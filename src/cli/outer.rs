@@ -104,7 +104,7 @@ pub(super) async fn look(
     let body = answered(client, key, contention).await?;
     let status: StatusBody = serde_json::from_str(&body)?;
     let wanted = share.unwrap_or_default();
-    let wanted = (wanted.slots.number(), wanted.units);
+    let wanted = (wanted.slots.limit(), wanted.units); // As answers tell it.
     let found = leases.into_iter().rev().find_map(|lease| {
         let its = share_of(&status, lease.fencing_token)?;
         Some((lease, standing(its, wanted)))

@@ -51,6 +51,14 @@ async fn the_lease_may_be_that_of_an_exec_further_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reader_within_a_reader_needs_no_lease_of_its_own() {
+    let stage = Stage::new();
+    let ran = outer(&stage, &["--shared", "key"], "@tells; @exec -q --shared key @tells");
+    let lines: Vec<_> = ran.out.lines().collect();
+    assert!(lines.len() == 2 && lines[0] == lines[1], "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_share_that_excludes_the_outer_one_is_refused_and_not_waited_for() {
     let stage = Stage::new();
     let marker = stage.path("started");
