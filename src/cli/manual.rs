@@ -40,7 +40,7 @@ const EXAMPLES: [(&str, &[&str]); 14] = [
     ("get", &["lockkeeper get report"]),
     ("list", &["lockkeeper list --prefix deploy/", "lockkeeper list --json"]),
     ("force-release", &["lockkeeper force-release --reason OPS-7 report"]),
-    ("hook", &["lockkeeper hook --ttl 10m < call.json  # as a harness runs it"]),
+    ("hook", &["lockkeeper hook --ttl 10m  # as a harness runs it"]),
     ("completions", &["lockkeeper completions bash > /etc/bash_completion.d/lockkeeper"]),
 ];
 
