@@ -164,6 +164,6 @@ fn the_file_of_an_earlier_version_is_refused_with_its_name() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("locks.redb"), "of an earlier version").unwrap();
     let store = format!("embedded:{}", directory.path().display());
-    assert_refused(&store, "locks.redb has format 1, and this lockkeeper reads format 2 only");
+    assert_refused(&store, "locks.redb has format 1, and this lockkeeper reads format 3 only");
     assert!(!directory.path().join("locks.sqlite").exists());
 }
