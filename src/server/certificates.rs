@@ -87,9 +87,9 @@ fn read(files: &RedisTlsSection) -> Result<NodeCertificates, String> {
     let Some((path, key_path)) = files.certificate.as_ref().zip(files.key.as_ref()) else {
         return Ok(NodeCertificates { authorities, own: None });
     };
-    let text = pem::read(path).map_err(of("cert"))?;
-    let chain = pem::certificates(path, &text).map_err(of("cert"))?;
-    end(path, &chain[0]).map_err(of("cert"))?;
+    let text = pem::read(path).map_err(of("certificate"))?;
+    let chain = pem::certificates(path, &text).map_err(of("certificate"))?;
+    end(path, &chain[0]).map_err(of("certificate"))?;
     let key_text = pem::read(key_path).map_err(of("key"))?;
     let key = pem::private_key(key_path, &key_text).map_err(of("key"))?;
     CertifiedKey::from_der(chain, key, &default_provider())
