@@ -52,7 +52,8 @@ final class WaitTest extends TestCase
         // A clock on which a second is over after 10 ms, and a service that lets nobody wait for longer than 400 ms.
         $code = 'eval("namespace Lockkeeper\\Internal;
             function hrtime(bool \$asNumber): int { return 100 * \hrtime(true); }");
-            $client->tryAcquire($arguments[0], wait: 400.0, onWait: function ($wait) { echo round($wait->waited), " "; });';
+            $tells = function ($wait) { echo round($wait->waited), " "; };
+            $client->tryAcquire($arguments[0], wait: 400.0, onWait: $tells);';
         $key = self::key();
         $lease = $this->client()->acquire($key, 60);
         [$code, $printed] = self::script($code, $key);
