@@ -17,7 +17,7 @@ use crate::store::redis::replies::ended;
 use crate::store::redis::script::Reply;
 
 /// The item of a grant that tells the number of the lease that it replaces, or 0.
-const REPLACED: usize = 4;
+const REPLACED: usize = 5;
 
 /// The attempts of [`undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;

@@ -45,7 +45,6 @@ mod tests {
 
     const LONG: u64 = 60_000;
 
-    /// Longer than any test waits.
     const FOR_EVER: Duration = Duration::from_secs(600);
 
     type Answer = Result<AllAcquired, (LockKey, LockError)>;
@@ -269,8 +268,7 @@ mod tests {
         let (locks, store, mut cut_short) = (locks(&stage), &stage.store, Vec::new());
         for (patience, name) in [(Duration::ZERO, "once"), (FOR_EVER, "kept")] {
             for polls in 1..60 {
-                // The service makes a token for one request. Keys of its own, because the calls of a
-                // claim that is cut short go on for a moment.
+                // Keys of its own: the calls of a claim that is cut short go on for a moment.
                 let name = format!("{name}-{polls}");
                 let keys = ["a", "b", "c"].map(|key| format!("{key}-{name}"));
                 let claims = made(&keys.each_ref().map(String::as_str), &name);
