@@ -185,7 +185,7 @@ const list = async () => {
   if (listing) { dirty = true; return; }
   if (!begun || document.hidden || locked()) return;
   listing = true; dirty = false;
-  const began = now(), got = [], asked = filter, deep = filter.inPage;
+  const began = now(), got = [], asked = filter, deep = filter.inPage, askedAs = apiKey;
   let cursor, found = 0, failed;
   try {
     do {
@@ -202,6 +202,8 @@ const list = async () => {
     moreToList = Boolean(cursor); searched = got.length;
     listedAt = now(); listError = undefined; offlineSince = 0;
   } catch (error) {
+    // A late answer to an API key says nothing of the one that was entered after it.
+    if (askedAs !== apiKey) { listing = false; return listSoon(0); }
     failed = error;
     listError = error;
     if (!(error instanceof Refused)) offlineSince ||= now();
