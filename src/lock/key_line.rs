@@ -48,6 +48,8 @@ struct WaitingClaim {
     /// True after a question without an answer: it may have been granted and have ended since. The
     /// next question joins anew, at its place if that is still there.
     unsure: bool,
+    /// True once a question got no answer: it may have a lease that nobody knows of.
+    unanswered: bool,
     /// True once its request is to be told the answer to the last question.
     stops: bool,
     /// True once this instance has heard that the claim was released on another one.
@@ -68,8 +70,8 @@ pub(super) enum Fate {
     Stays,
     /// Nobody is told: its request is gone, or asks for something else.
     Untold,
-    /// It is over, and its request is told.
-    Over(WaitingRequest),
+    /// It is over, and its request is told; true if a question of the claim got no answer.
+    Over(WaitingRequest, bool),
 }
 
 /// The way in which a claim stops waiting.
@@ -127,6 +129,7 @@ impl KeyLine {
                 place: None,
                 ahead: 0,
                 unsure: false,
+                unanswered: false,
                 stops: false,
                 released: false,
                 request,
@@ -272,14 +275,14 @@ impl KeyLine {
         }
         let Some(waiting) = self.claims.get_mut(token) else { return Fate::Untold };
         waiting.unsure |= answer.is_err();
-        let is_its = waiting.request.number == question.number;
-        let (stood, joined, stops) = (waiting.place.is_some(), waiting.joined, waiting.stops);
+        waiting.unanswered |= answer.is_err();
+        let WaitingClaim { unanswered, joined, stops, .. } = *waiting;
+        let (is_its, stood) = (waiting.request.number == question.number, waiting.place.is_some());
         let over = match (&*answer, question.ask) {
             (Ok(Answer::Won(_)), _) => is_its || question.claim.asks_the_same(&waiting.claim),
             (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => is_its && stops,
-            // A claim that had a place keeps waiting, and joins again if it lost the place with the
-            // store's data. One that could not join leaves in the next round: it may have joined, or
-            // may still.
+            // A claim with a place keeps waiting, and joins again if the store lost its data. One
+            // that could not join leaves in the next round: it may have joined, or may still.
             (Err(_), Ask::InLine(_)) => is_its && !joined,
             (Ok(_), _) => is_its,
         };
@@ -300,7 +303,7 @@ impl KeyLine {
             (Ok(Answer::Held(_)) | Err(_), _) => (),
             (Ok(_), _) => _ = self.leaving.remove(token), // It is in no line of this instance.
         }
-        Fate::Over(request)
+        Fate::Over(request, unanswered)
     }
 
     /// Makes a claim without a place join in the next round.
@@ -445,7 +448,7 @@ mod tests {
         enter(line, 2);
         line.stop(&claim().token, Stop::LastQuestion(2));
         assert_eq!(asks(line, false), [Ask::Once(None)], "it does not join");
-        assert!(matches!(last_answer(line, 2), Fate::Over(_)));
+        assert!(matches!(last_answer(line, 2), Fate::Over(..)));
     }
 
     #[test]
@@ -495,7 +498,7 @@ mod tests {
             let request = WaitingRequest { number: 2, tell: oneshot::channel().0, _room: room };
             line.enter(Claim { kept, ..claim() }, request);
             let fate = line.answered(&question, &mut Ok(Answer::Won(sample::win("key", 1))));
-            assert!(matches!((fate, kept), (Fate::Over(_), false) | (Fate::Untold, true)));
+            assert!(matches!((fate, kept), (Fate::Over(..), false) | (Fate::Untold, true)));
             let next = if kept { vec![Ask::InLine(None)] } else { vec![] };
             assert_eq!(asks(&mut line, true), next);
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::lock::error::{LockError, StoreError};
+use crate::lock::error::{Effect, LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus, Origin};
 use crate::lock::locks::{Locks, may_wait};
@@ -170,8 +170,8 @@ impl Locks {
             if status.mine != Some(true) {
                 return Ok(asked);
             }
-            if claim.origin == Origin::Service {
-                // Only this claim knows the token: an earlier answer was lost.
+            if asked.unanswered {
+                // The lease is that of the lost answer, which nobody was told of.
                 let named = status.holder.as_ref().and_then(|own| own.fencing_token);
                 return self.ask(Claim { named, ..claim.clone() }).await;
             }
@@ -188,7 +188,7 @@ impl Locks {
         }
     }
 
-    /// Asks for a key, and if it is held by others, in its line.
+    /// Asks for a key, and if it is held by others or the answer is lost, in its line.
     async fn ask_in_line(
         &self,
         claim: &Claim,
@@ -196,20 +196,28 @@ impl Locks {
         has_waited: &mut bool,
     ) -> Result<Delivery, LockError> {
         let first = Box::pin(self.ask(claim.clone())).await?;
-        match first.answer() {
-            Ok(Answer::Held(status)) if until.is_some() && may_wait(claim, status) => (),
+        let unanswered = match first.answer() {
+            Ok(Answer::Held(status)) if until.is_some() && may_wait(claim, status) => false,
+            // One of the service is undone.
+            Err(StoreError { effect: Effect::Unknown, .. })
+                if until.is_some() && claim.origin == Origin::Client =>
+            {
+                true
+            }
             _ => return Ok(first),
-        }
+        };
         *has_waited = true;
-        match self.enter(claim.clone(), until)?.outcome().await {
-            Some(delivery) => Ok(delivery),
+        let Some(mut delivery) = self.enter(claim.clone(), until)?.outcome().await else {
             // The instance shuts down; another one may have granted it.
-            None => Box::pin(self.ask(claim.clone())).await,
-        }
+            return Box::pin(self.ask(claim.clone())).await;
+        };
+        delivery.unanswered |= unanswered;
+        Ok(delivery)
     }
 
     /// Renews the leases while a later key is awaited. Without an answer the last renewal decides.
     async fn keep(&self, got: &mut [Got]) -> Result<(), Refused> {
+        got.iter_mut().for_each(|one| one.delivery.kept());
         let renew = |one: &Got| {
             let only = if one.fresh { Condition::Kept } else { Condition::Any };
             self.renew(one.target(only), Some(one.claim.ttl))

@@ -68,7 +68,7 @@ impl UndoQueue {
             Err(StoreError { effect: Effect::Unknown, .. }) => self.undo(claim),
             _ => (),
         }
-        Delivery { answer, guard, asked, answered }
+        Delivery { answer, guard, asked, answered, unanswered: false }
     }
 
     /// Undoes whatever the claim's token has or may get, if the service made that token.
@@ -156,18 +156,28 @@ pub(crate) struct Delivery {
     /// The moment of the question.
     pub(crate) asked: Instant,
     answered: Instant,
+    /// True if an earlier question of the claim got no answer: a lease of its token may be its own.
+    pub(crate) unanswered: bool,
 }
 
 impl Delivery {
     /// An answer without a question.
     pub(crate) fn of(answer: Answer) -> Self {
         let now = Instant::now();
-        Self { answer: Ok(answer), guard: None, asked: now, answered: now }
+        Self { answer: Ok(answer), guard: None, asked: now, answered: now, unanswered: false }
     }
 
     /// The answer, before it is handed over.
     pub(crate) fn answer(&self) -> &Result<Answer, StoreError> {
         &self.answer
+    }
+
+    /// Notes that the lease of the grant is renewed by its keeper, who ends it from now on: on Redlock
+    /// its votes are no longer open.
+    pub(crate) fn kept(&mut self) {
+        if let Some(grant) = self.guard.as_mut().and_then(|guard| guard.grant.as_mut()) {
+            grant.only = Condition::LetGo;
+        }
     }
 
     /// Takes the grant back, if there is one. The task ends with that.

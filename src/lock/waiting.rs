@@ -289,8 +289,9 @@ impl Waiters {
             return again;
         }
         // Without a request too: the claim may have been granted.
-        let delivery = self.undos.deliver((claim, turn), at, answer);
-        if let Some(Fate::Over(request)) = fate {
+        let mut delivery = self.undos.deliver((claim, turn), at, answer);
+        if let Some(Fate::Over(request, unanswered)) = fate {
+            delivery.unanswered = unanswered;
             request.tell(Some(delivery));
         }
         again

@@ -21,10 +21,7 @@ on_every_store!(tests:
 );
 
 mod tests {
-    use std::future::Future;
-    use std::pin::pin;
     use std::sync::Arc;
-    use std::task::Poll;
     use std::time::{Duration, Instant};
 
     use lockkeeper::lock::error::{LockError, Verb};
@@ -37,7 +34,7 @@ mod tests {
     use crate::conformance::waiting::{
         AT_ONCE, Request, chosen, deserted, holds, made, release, waiters, waiting,
     };
-    use crate::conformance::{LIMITS, Stage};
+    use crate::conformance::{LIMITS, Stage, polled_and_gone};
     use crate::support::{PATIENCE, eventually};
 
     fn locks(stage: &Stage) -> Locks {
@@ -49,21 +46,6 @@ mod tests {
 
     /// How far a wait is followed: a few polls more than any has.
     const MOST_POLLS: usize = 40;
-
-    /// Polls a call so many times, each time when it asks for it, and drops it; says whether it
-    /// was answered before.
-    async fn polled_and_gone<F: Future>(call: F, polls: usize) -> Option<F::Output> {
-        let (mut call, mut left) = (pin!(call), polls);
-        std::future::poll_fn(|context| {
-            left -= 1;
-            match call.as_mut().poll(context) {
-                Poll::Ready(answer) => Poll::Ready(Some(answer)),
-                Poll::Pending if left == 0 => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            }
-        })
-        .await
-    }
 
     /// Locks over a toy over the store, and the key held.
     async fn with_toy(stage: &Stage) -> (Locks, Arc<Toy>) {

@@ -5,12 +5,14 @@ mod crossing;
 mod definite;
 mod gone;
 mod identity;
+pub(crate) mod keys;
 pub(crate) mod line;
 mod listing;
 mod max_hold;
 pub(crate) mod nodes;
 mod rules;
 mod several;
+mod several_waiting;
 pub(crate) mod sharing;
 mod sharing_line;
 mod since;
@@ -19,7 +21,10 @@ mod units;
 mod verbs;
 pub(crate) mod waiting;
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper::lock::hold::{HoldWish, TimedOut};
@@ -272,6 +277,20 @@ pub(crate) fn claim(key_text: &str, name: &str, ttl_ms: u64) -> Claim {
 pub(crate) fn wish(claim: Claim) -> HoldWish {
     let (claim, timed_out) = (Claim { kept: true, ..claim }, TimedOut::default());
     HoldWish { claim, patience: None, linger: None, timed_out }
+}
+
+/// Polls a call so many times, and drops it; returns its answer if it came before.
+pub(crate) async fn polled_and_gone<F: Future>(call: F, polls: usize) -> Option<F::Output> {
+    let (mut call, mut left) = (pin!(call), polls);
+    std::future::poll_fn(|context| {
+        left -= 1;
+        match call.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// Runs each test on a stage of one store, or of several numbers of nodes.

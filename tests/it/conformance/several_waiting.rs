@@ -1,0 +1,181 @@
+//! Several keys in one claim, of which a later one is awaited: the earlier ones are kept.
+
+use crate::conformance::{on_every_store, on_routed_stores};
+
+on_every_store!(tests:
+    earlier_keys_are_kept_while_a_later_one_is_awaited,
+    nothing_is_left_of_keys_that_were_kept_for_a_while,
+    a_claim_goes_on_with_the_lease_of_a_lost_answer,
+    a_key_that_is_lost_while_another_is_awaited_ends_the_claim,
+    a_release_ends_the_wait_for_a_later_key,
+    a_repeat_elsewhere_has_the_keys_once_the_earlier_request_is_gone,
+    a_draining_instance_ends_the_wait_for_a_later_key,
+);
+
+on_routed_stores!(tests:
+    earlier_keys_are_kept_while_a_later_one_is_awaited,
+);
+
+mod tests {
+    use std::time::Duration;
+
+    use lockkeeper::lock::error::{LockError, Verb};
+    use lockkeeper::lock::lease::Claim;
+    use lockkeeper::lock::several::AllAcquired;
+    use lockkeeper::lock::store::{Ended, Target};
+    use lockkeeper::lock::time::Ttl;
+
+    use crate::conformance::keys::{
+        LONG, Waiting, all, free, held, holds, in_line, is_free, locks, made, number, release, toy,
+    };
+    use crate::conformance::toy::Way;
+    use crate::conformance::{Stage, claim, key, token};
+    use crate::support::{PATIENCE, eventually};
+
+    pub(super) async fn earlier_keys_are_kept_while_a_later_one_is_awaited(stage: Stage) {
+        let ((locks, toy), store) = (toy(&stage), &stage.store);
+        let ttl = stage.soon_over() * 4;
+        stage.granted(&claim("b", "other", LONG)).await;
+        let claims = ["b", "a"].map(|on| claim(on, "one", ttl)).to_vec();
+        let waiting = Waiting::of(&locks, claims);
+        let first = holds(store, "a", "one").await;
+        // Each a third of the TTL after the one before.
+        for renewal in 0..5 {
+            toy.called(Verb::Keep, renewal).await;
+        }
+        assert_eq!(number(store, "a", "one").await, Some(first));
+        release(store, "b", "other").await;
+        let grants = waiting.granted().await;
+        assert_eq!(grants[1].lease.fencing_token.number(), first);
+        for grant in grants {
+            assert!(!grant.waited.is_zero() && stage.lasts(grant.lease.ttl, ttl), "{grant:?}");
+        }
+    }
+
+    pub(super) async fn nothing_is_left_of_keys_that_were_kept_for_a_while(stage: Stage) {
+        let ((locks, toy), store) = (toy(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        let ttl = Ttl::from_millis(stage.soon_over() * 4);
+        let short = |claims: Vec<Claim>| -> Vec<Claim> {
+            claims.into_iter().map(|one| Claim { ttl, ..one }).collect()
+        };
+        for claims in [all(&["a", "b"], "one"), made(&["a", "b"], "two")] {
+            let before = toy.calls(Verb::Keep);
+            let answer = locks.acquire_all(short(claims), ttl.as_duration() / 2).await;
+            assert_eq!(held(answer), "b");
+            assert!(toy.calls(Verb::Keep) > before);
+            assert!(is_free(store, "a").await);
+        }
+        // Its client is gone, also while a renewal is under way.
+        for (way, name) in [(Way::Straight, "three"), (Way::Before, "four")] {
+            let (locks, toy) = self::toy(&stage);
+            toy.let_go(Verb::Keep, way);
+            let waiting = Waiting::of(&locks, short(all(&["a", "b"], name)));
+            toy.called(Verb::Keep, 0).await;
+            drop(waiting);
+            toy.let_go(Verb::Keep, Way::Straight);
+            assert!(locks.finish(PATIENCE).await);
+            assert!(is_free(store, "a").await, "{name}");
+        }
+    }
+
+    pub(super) async fn a_claim_goes_on_with_the_lease_of_a_lost_answer(stage: Stage) {
+        let ((locks, toy), store) = (toy(&stage), &stage.store);
+        // Without a wait in line, and in it.
+        toy.let_go(Verb::TryAcquire, Way::Lost);
+        toy.let_go(Verb::WaitTurn, Way::Before);
+        let waiting = Waiting::of(&locks, all(&["a"], "one"));
+        toy.called(Verb::WaitTurn, 0).await;
+        toy.let_go(Verb::TryAcquire, Way::Straight);
+        toy.let_go(Verb::WaitTurn, Way::Straight);
+        let grants = waiting.granted().await;
+        assert_eq!(number(store, "a", "one").await, Some(grants[0].lease.fencing_token.number()));
+        for (claims, name) in
+            [(all(&["a", "b"], "two"), "two"), (made(&["a", "b"], "three"), "three")]
+        {
+            let waiting = Waiting::of(&locks, claims);
+            in_line(store, "a").await;
+            toy.all_go(Verb::WaitTurn, Way::Lost).await;
+            let before = toy.calls(Verb::WaitTurn);
+            stage.forced("a").await.unwrap();
+            toy.called(Verb::WaitTurn, before).await;
+            toy.let_go(Verb::WaitTurn, Way::Straight);
+            for grant in waiting.granted().await {
+                let on = grant.lease.key.as_str();
+                assert_eq!(number(store, on, name).await, Some(grant.lease.fencing_token.number()));
+            }
+            release(store, "b", name).await;
+        }
+    }
+
+    pub(super) async fn a_key_that_is_lost_while_another_is_awaited_ends_the_claim(stage: Stage) {
+        let (locks, store) = (locks(&stage), &stage.store);
+        stage.granted(&claim("c", "other", LONG)).await;
+        // Noticed by a renewal, or by the last one.
+        for is_last in [false, true] {
+            let ttl = if is_last { LONG } else { 3_000 };
+            let claims = ["a", "b", "c"].map(|on| claim(on, "one", ttl)).to_vec();
+            let waiting = Waiting::of(&locks, claims);
+            in_line(store, "c").await;
+            stage.forced("b").await.unwrap();
+            if is_last {
+                release(store, "c", "other").await;
+            }
+            match waiting.answer().await {
+                Ok(AllAcquired::Lost(lost, _)) => assert_eq!(lost, key("b")),
+                other => panic!("not lost: {other:?}"),
+            }
+            free(store, &["a", "b"]).await;
+        }
+        free(store, &["c"]).await;
+    }
+
+    pub(super) async fn a_release_ends_the_wait_for_a_later_key(stage: Stage) {
+        let (locks, store) = (locks(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        let waiting = Waiting::of(&locks, all(&["a", "b"], "one"));
+        in_line(store, "b").await;
+        let ended = locks.release(Target::of(&key("b"), &token("one"), None)).await.unwrap();
+        assert_eq!(ended, Ended::Place);
+        let answer = waiting.answer().await;
+        assert!(
+            matches!(&answer, Err((on, LockError::WaitCancelled(_))) if *on == key("b")),
+            "{answer:?}"
+        );
+        free(store, &["a"]).await;
+    }
+
+    pub(super) async fn a_repeat_elsewhere_has_the_keys_once_the_earlier_request_is_gone(
+        stage: Stage,
+    ) {
+        let (here, elsewhere, store) = (locks(&stage), locks(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        let first = Waiting::of(&here, all(&["a", "b"], "one"));
+        in_line(store, "b").await;
+        let before = holds(store, "a", "one").await;
+        // Without a wait it is told that its token has the key.
+        let refused = elsewhere.acquire_all(all(&["a", "b"], "one"), Duration::ZERO).await;
+        assert_eq!(held(refused), "a");
+        let second = Waiting::of(&elsewhere, all(&["a", "b"], "one"));
+        drop(first);
+        in_line(store, "b").await;
+        let again = async || number(store, "a", "one").await.filter(|number| *number > before);
+        eventually(PATIENCE, again).await;
+        release(store, "b", "other").await;
+        for grant in second.granted().await {
+            let on = grant.lease.key.as_str();
+            assert_eq!(number(store, on, "one").await, Some(grant.lease.fencing_token.number()));
+        }
+    }
+
+    pub(super) async fn a_draining_instance_ends_the_wait_for_a_later_key(stage: Stage) {
+        let (locks, store) = (locks(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        let waiting = Waiting::of(&locks, all(&["a", "b"], "one"));
+        in_line(store, "b").await;
+        locks.drain();
+        let answer = waiting.answer().await;
+        assert!(matches!(answer, Err((_, LockError::Draining))), "{answer:?}");
+        free(store, &["a"]).await;
+    }
+}
