@@ -40,8 +40,7 @@ const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check F
        | prove outside STORE SECONDS SEED | prove outside FILE | prove edn FILE DIRECTORY
        | prove seeded SECONDS TRIALS [BUG...]
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS and LOCKKEEPER_BIN are
-what a campaign follows; with PROVE_SEVERAL it claims several keys at once. A run keeps
-its history.";
+what a campaign follows. A run keeps its history.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::drive::asker::{Asker, Held, Lease, MILLISECOND, Question, Told};
-use crate::drive::{HOT, Shared, several_are_claimed};
+use crate::drive::{HOT, Shared};
 use crate::history::{Kind, Outcome};
 use crate::servers::Routes;
 
@@ -98,8 +98,8 @@ impl Client {
             0..6 if self.shared.amount.far => self.hang_up_before_the_answer().await,
             3..7 => self.release_elsewhere().await,
             7..15 => self.come_late().await,
-            40..44 if several_are_claimed() => self.several().await,
-            0..44 => self.cycle().await,
+            40..44 => self.several().await,
+            0..40 => self.cycle().await,
             44 => self.vanish_between().await,
             45 => self.cross().await,
             46..61 => self.one_token_many_leases().await,
@@ -124,8 +124,8 @@ impl Client {
         let any = self.any_key();
         let key = if self.chance.u32(..4) == 0 { any } else { self.chance.u32(..HOT) };
         match self.chance.u32(..100) {
-            48..52 if several_are_claimed() => self.several().await,
-            0..52 => self.wait_once(key).await,
+            48..52 => self.several().await,
+            0..48 => self.wait_once(key).await,
             52..62 => self.wait_by_asking_again(key).await,
             62..74 => self.vanish_from_the_line(key).await,
             74..83 => self.ask_twice_at_once(key).await,

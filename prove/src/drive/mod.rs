@@ -29,12 +29,6 @@ use crate::servers::Routes;
 /// How many keys many clients want at once.
 const HOT: u32 = 2;
 
-/// Whether several keys are claimed at once: not by default, because of the faults that the track record
-/// has under "Known and not fixed".
-fn several_are_claimed() -> bool {
-    std::env::var_os("PROVE_SEVERAL").is_some()
-}
-
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount {
     pub(crate) clients: u32,

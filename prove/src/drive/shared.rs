@@ -14,7 +14,7 @@ impl Client {
     pub(super) async fn together(&mut self) {
         let key = self.any_key();
         self.slots = self.slots_of(key);
-        self.units = (self.chance.u32(..10) < 3).then(|| self.chance.u16(1..4));
+        self.units = (self.chance.u32(..10) < 5).then(|| self.chance.u16(1..4));
         match self.chance.u32(..100) {
             0..30 => self.share(key).await,
             30..34 => self.several().await,

@@ -129,9 +129,7 @@ fn says_mine(court: &mut Court<'_>, own: &[&Lease<'_>], operation: &Operation) {
     {
         // An old copy of the data brings leases back, for what was left of them.
         let before = sent.saturating_sub(ROLLED_BACK);
-        // A claim of several keys does not go on with a lease that it got by a lost answer of the store.
-        let may_be_its_own = operation.asked.several && court.context.outage(sent, answered);
-        let promised = court.context.promises_loss(before, answered) && !may_be_its_own;
+        let promised = court.context.promises_loss(before, answered);
         let what = format!("token {token} has nothing, and is told that it holds the key");
         court.find(if claims { CHANGE } else { RIGHTS }, answered, promised, what);
     }
