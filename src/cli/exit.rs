@@ -92,7 +92,8 @@ impl Failure {
 
 /// A sentence with the key that it is about, unless it has that already.
 pub(super) fn about(key: &LockKey, what: impl Display) -> String {
-    let (key, what) = (format!("'{key}'"), what.to_string());
+    let key = format!("'{key}'");
+    let what = what.to_string();
     if what.contains(&key) { what } else { format!("{key}: {what}") }
 }
 

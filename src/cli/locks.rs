@@ -167,7 +167,8 @@ impl LockCommand {
             Self::Get(get) => return get.run(&client).await,
             Self::List(list) => return list.run(&client).await,
             Self::Refresh(Refresh { ttl, held }) => {
-                let (token, ttl) = (held.token()?, ttl.map(Ttl::lasting));
+                let token = held.token()?;
+                let ttl = ttl.map(Ttl::lasting);
                 let refresh = || client.refresh(held.lease(&token), ttl, ANSWER_TIME);
                 Some(insist(refresh).await.0?.body)
             }
@@ -259,7 +260,8 @@ impl Acquire {
 
 impl ForceRelease {
     async fn run(&self, client: &Client) -> Result<u8, Failure> {
-        let (key, shown) = (&self.named.key, &self.named.shown);
+        let key = &self.named.key;
+        let shown = &self.named.shown;
         // For people it may fail: it may be forbidden.
         let before = client.inspect(key, Some(1)).await.and_then(|body| {
             serde_json::from_str::<StatusBody>(&body).map_err(|_| ClientError::strange())

@@ -49,7 +49,9 @@ pub(super) enum Standing {
 impl OuterLease {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.splitn(4, ' ');
-        let (number, token, slot) = (words.next()?, words.next()?, words.next()?);
+        let number = words.next()?;
+        let token = words.next()?;
+        let slot = words.next()?;
         Some(Self {
             fencing_token: number.parse().ok()?,
             token: token.to_owned(),
@@ -72,7 +74,9 @@ pub(super) fn leases() -> Vec<OuterLease> {
 
 fn of(variable: impl Fn(&str) -> String) -> Vec<OuterLease> {
     let mut found: Vec<_> = variable(OUTER).lines().filter_map(OuterLease::parse).collect();
-    let (key, token, slot) = (variable(KEY), variable(TOKEN), variable(SLOT));
+    let key = variable(KEY);
+    let token = variable(TOKEN);
+    let slot = variable(SLOT);
     for (number, name) in variable(FENCING_TOKENS).lines().filter_map(|line| line.split_once(' ')) {
         let slot = if name == key && !slot.is_empty() { &slot } else { NONE };
         let lease = OuterLease::parse(&format!("{number} {token} {slot} {name}"));

@@ -168,7 +168,8 @@ pub(super) fn shared_key(text: &str) -> Result<KeyWish, String> {
             Some(_) => Err(format!("`{text}`: units are of slots, as in KEY,slots=8,units=3")),
         };
     };
-    let (slots, units) = (slots(number).map_err(wrong)?, its_units.unwrap_or(1));
+    let slots = slots(number).map_err(wrong)?;
+    let units = its_units.unwrap_or(1);
     match slots.has(units) {
         true => Ok((key(name)?, Some(Share { slots, units, slot: None }))),
         false => Err(format!("`{text}`: more units than slots")),

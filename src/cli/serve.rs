@@ -23,7 +23,8 @@ pub(super) fn serve(flags: Flags) -> Result<u8, Failure> {
     let set_level = Box::new(log::start(&config.log));
     let tls = WatchedFiles::new([config.tls.files(), config.redis.tls.files()].concat());
     let watched = |server: &Server| {
-        let (controls, certificates) = (server.controls(), server.certificates());
+        let controls = server.controls();
+        let certificates = server.certificates();
         let live = Live { flags, at_start: sources, set_level, controls, certificates };
         Reloads { settings: file, tls, live }
     };
@@ -43,7 +44,8 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
     let bound = bind(&config).await.map_err(failed)?;
     let addresses: Vec<_> = bound.iter().map(|bound| bound.address.clone()).collect();
     let mut names = addresses.iter().map(|address| shown(address, &config));
-    let (main, admin) = (names.next().unwrap_or_default(), names.next());
+    let main = names.next().unwrap_or_default();
+    let admin = names.next();
     let orders = Orders::catch();
     let mut orders = orders.map_err(|error| failed(format!("cannot receive signals: {error}")))?;
     let store = format!("{:?}", config.store);
@@ -70,7 +72,8 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
         dashboard,
         "serving locks on {main}"
     );
-    let (reloads, hup) = (watched(&server), Notify::new());
+    let reloads = watched(&server);
+    let hup = Notify::new();
     let (begin_end, end_begun) = oneshot::channel::<()>();
     let mut ended = Box::pin(server.run(listeners, async {
         // An error means that the sender is dropped, which means shutdown as well.

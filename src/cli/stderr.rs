@@ -71,7 +71,9 @@ fn start() -> Option<SyncSender<Message>> {
 #[expect(clippy::disallowed_methods, reason = "a pause is what saves the wake-ups")]
 fn write_all(messages: &Receiver<Message>, mut to: impl Write, lost: &AtomicU64) {
     while let Ok(first) = messages.recv() {
-        let (mut batch, mut lines, mut waiting) = (Vec::with_capacity(UNBROKEN_BYTES), 0, vec![]);
+        let mut batch = Vec::with_capacity(UNBROKEN_BYTES);
+        let mut lines = 0;
+        let mut waiting = vec![];
         let mut put = |batch: &mut Vec<u8>, lines: &mut u64| {
             if to.write_all(batch).is_err() {
                 lost.fetch_add(*lines, Ordering::Relaxed);
@@ -122,7 +124,8 @@ mod tests {
 
     #[test]
     fn lines_are_written_together_and_never_torn() {
-        let (lost, mut writes) = (AtomicU64::new(0), Writes::default());
+        let lost = AtomicU64::new(0);
+        let mut writes = Writes::default();
         let line = |letter: u8, length: usize| [vec![letter; length - 1], vec![b'\n']].concat();
         let lines = [line(b'a', 96), line(b'b', 4000), line(b'c', 1), line(b'd', 5000)];
         let (sender, messages) = sync_channel(8);

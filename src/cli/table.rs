@@ -169,7 +169,8 @@ pub(super) struct Holding {
 
 impl Holding {
     pub(super) fn of(status: &StatusBody) -> Self {
-        let (held_ms, ttl_ms) = (status.held_ms, status.ttl_ms);
+        let held_ms = status.held_ms;
+        let ttl_ms = status.ttl_ms;
         Self { whose: holder(status), held_ms, ttl_ms }
     }
 }
@@ -274,7 +275,9 @@ fn line(row: &[String], widths: &[usize]) -> String {
 /// A time for people, as options have it: two units at most.
 pub(super) fn span(ms: u64) -> String {
     let seconds = ms / 1_000;
-    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    let minutes = seconds / 60;
+    let hours = seconds / 3_600;
+    let days = seconds / 86_400;
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{}.{}s", seconds, ms % 1_000 / 100),
         (0, 0, _) => format!("{minutes}m{}s", seconds % 60),

@@ -100,7 +100,8 @@ fn ends_with(text: &str, _: usize, most: usize) -> String {
 /// The text from where it differs on, and its end.
 fn shows_difference(text: &str, common: usize, most: usize) -> String {
     let room = most.saturating_sub(2 * width(CUT));
-    let (difference, end) = (beginning(&text[common..], room / 2), ending(text, room - room / 2));
+    let difference = beginning(&text[common..], room / 2);
+    let end = ending(text, room - room / 2);
     format!("{CUT}{difference}{CUT}{end}")
 }
 

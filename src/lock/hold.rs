@@ -141,7 +141,8 @@ impl Locks {
     ///
     /// As [`Locks::acquire`].
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
-        let (began, claim) = (Instant::now(), &wish.claim);
+        let began = Instant::now();
+        let claim = &wish.claim;
         let registered = Registered::new(self.leases().clone(), claim.key.clone());
         let delivery = self.ask(claim.clone()).await?;
         let phase = if let Ok(Answer::Won(_)) = delivery.answer() {
@@ -227,7 +228,8 @@ impl Hold {
     /// meanwhile is told instead.
     fn delivered(&mut self, delivery: Delivery) -> HoldEvent {
         self.wish.claim.permit = None; // The registry counts the lease by now.
-        let (claim, now) = (&self.wish.claim, Instant::now());
+        let claim = &self.wish.claim;
+        let now = Instant::now();
         // The question of a claim that did not wait is later than the beginning.
         let waits = matches!(self.phase, Phase::Waiting(_));
         let waited = if waits { delivery.asked - self.began } else { Duration::ZERO };
@@ -251,7 +253,8 @@ impl Hold {
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
         self.locks.leases().waited(&win, waited);
-        let (lease, token) = (win.lease, claim.token.clone());
+        let lease = win.lease;
+        let token = claim.token.clone();
         let care = Care {
             lease: Target::kept(&token, &lease),
             // The requested TTL: the time left may be shorter.

@@ -138,7 +138,9 @@ impl Leases {
     /// Notes a lease that a claim has, and tells the stream of the one that it replaces. The answer of
     /// its end may have come first.
     pub(crate) fn granted(&self, claim: &Claim, Win { lease, fresh, replaces, .. }: &Win) {
-        let (key, number, now) = (&lease.key, lease.fencing_token, Instant::now());
+        let key = &lease.key;
+        let number = lease.fencing_token;
+        let now = Instant::now();
         let replaces = replaces.map(|replaced| replaced.number);
         self.with(|known, holds| {
             if replaces.is_some() {
@@ -246,7 +248,8 @@ impl Leases {
 
     /// Notes that the lease of `holder` was ended, and tells its stream.
     pub(crate) fn ended(&self, key: &LockKey, holder: &Holder, why: Why) {
-        let (now, number) = (Instant::now(), holder.fencing_token);
+        let now = Instant::now();
+        let number = holder.fencing_token;
         self.with(|known, holds| {
             holds.ended(key, holder, why);
             let is_it = |known: &KnownLease| Some(known.number()) == number;
@@ -255,8 +258,11 @@ impl Leases {
             if known.of_key(key).any(is_it) {
                 return known.end_all(key, now, why, is_it);
             }
-            let (key, owner) = (key.clone(), holder.owner.clone());
-            let (fencing_token, held, waited) = (number, holder.held, None);
+            let key = key.clone();
+            let owner = holder.owner.clone();
+            let fencing_token = number;
+            let held = holder.held;
+            let waited = None;
             known.record(End { number: 0, at: now, key, owner, fencing_token, held, waited, why });
         });
     }
@@ -614,7 +620,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_whose_end_was_answered_first_or_that_reached_nobody_is_not_known() {
-        let (leases, count) = (leases(Why::Expired), Count::default());
+        let leases = leases(Why::Expired);
+        let count = Count::default();
         let counted = || Claim { permit: count.permit(1), ..claim() };
         leases.ended(&key("a"), &holder(1), Why::Released);
         for fresh in [true, false] {

@@ -74,10 +74,12 @@ impl Locks {
         prefixes: Prefixes,
         observe: ObserveHeld,
     ) -> Self {
-        let (tasks, turns) = (TaskTracker::new(), Arc::new(Turns::default()));
+        let tasks = TaskTracker::new();
+        let turns = Arc::new(Turns::default());
         let leases = Arc::new(Leases::new(store.about().shared, prefixes, observe));
         let undos = Arc::new(UndoQueue::new(store.clone(), leases.clone(), tasks.clone()));
-        let (asks, undoing) = ((store.clone(), turns.clone()), undos.clone());
+        let asks = (store.clone(), turns.clone());
+        let undoing = undos.clone();
         let waiters = Arc::new(Waiters::new(asks, undoing, tasks.clone(), limits));
         Self { store, tasks, undos, turns, waiters, leases }
     }
@@ -140,7 +142,8 @@ impl Locks {
         if self.drains() && !self.has_lease_at_last(&claim).await? {
             return Err(LockError::Draining);
         }
-        let (store, undos) = (self.store.clone(), self.undos.clone());
+        let store = self.store.clone();
+        let undos = self.undos.clone();
         let turn = self.turns.take(&claim).await;
         let attempt = async move {
             let asked = Instant::now();
@@ -325,7 +328,8 @@ impl Locks {
         of: Target,
         ttl: Option<Ttl>,
     ) -> DetachOnDrop<Result<Renewed, StoreError>> {
-        let (store, leases) = (self.store.clone(), self.leases.clone());
+        let store = self.store.clone();
+        let leases = self.leases.clone();
         self.detach_on_drop(async move {
             let came_late = |renewed: &Result<Renewed, _>| {
                 matches!(renewed, Ok(Renewed::Lease(lease)) if lease.came_late())
@@ -348,7 +352,8 @@ impl Locks {
 
     /// Speaks the last word of a hold; retries until its lease would have expired anyway.
     pub(crate) fn let_go(&self, of: Target, word: LastWord, over_at: Instant) -> JoinHandle<()> {
-        let (locks, of) = (self.clone(), of.only(Condition::LetGo));
+        let locks = self.clone();
+        let of = of.only(Condition::LetGo);
         self.tasks.spawn(async move {
             let mut attempts = ATTEMPTS;
             while locks.last_word(&of, word).await.is_err() && Instant::now() < over_at {

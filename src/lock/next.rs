@@ -87,12 +87,15 @@ mod tests {
 
     fn of(name: &str, answer: Option<Answer>) -> Answered {
         let failed = || {
-            let (verb, effect) = (Verb::WaitTurn, Effect::Unknown);
+            let verb = Verb::WaitTurn;
+            let effect = Effect::Unknown;
             StoreError { verb, effect, fault: "the store failed", reason: "on purpose".into() }
         };
-        let (claim, ask) = (claim("key", name, 1_000), Ask::InLine(Some(1)));
+        let claim = claim("key", name, 1_000);
+        let ask = Ask::InLine(Some(1));
         let question = Question { claim, ask, number: 1 };
-        let (turn, answer) = (None, answer.ok_or_else(failed));
+        let turn = None;
+        let answer = answer.ok_or_else(failed);
         Answered { question, turn, at: [Instant::now(); 2], answer }
     }
 

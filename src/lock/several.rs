@@ -125,7 +125,9 @@ impl Locks {
     ) -> Result<bool, Refused> {
         let mut in_order: Vec<_> = claims.into_iter().enumerate().collect();
         in_order.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
-        let (kept, mut has_waited, mut beat) = (until.is_some(), false, began);
+        let kept = until.is_some();
+        let mut has_waited = false;
+        let mut beat = began;
         for (place, claim) in in_order {
             let claim = Claim { kept, ..claim };
             let interval = claim.ttl.as_duration() / 3;
@@ -148,7 +150,8 @@ impl Locks {
             if got.is_empty() {
                 beat = Instant::now() + interval;
             }
-            let (lease, fresh) = (win.lease.clone(), win.fresh);
+            let lease = win.lease.clone();
+            let fresh = win.fresh;
             let claim = claim.clone();
             got.push(Got { place, claim, lease, delivery, fresh, let_go: false });
         }
@@ -249,7 +252,8 @@ impl Locks {
                 self.renew(one.target(only), Some(one.claim.ttl))
             };
             let renewed = join_all(part.iter().map(renew)).await;
-            let (mut lost, mut failed) = (None, None);
+            let mut lost = None;
+            let mut failed = None;
             for (one, renewed) in part.iter_mut().zip(renewed) {
                 let key = || one.claim.key.clone();
                 match renewed {
@@ -276,7 +280,9 @@ impl Locks {
     fn hand_over(&self, mut got: Vec<Got>, waited: Duration) -> AllAcquired {
         got.sort_unstable_by_key(|one| one.place);
         let grant = |one: Got| {
-            let (mut lease, token, fresh) = (one.lease, one.claim.token, one.fresh);
+            let mut lease = one.lease;
+            let token = one.claim.token;
+            let fresh = one.fresh;
             if let Ok(Answer::Won(win)) = one.delivery.hand_over() {
                 self.leases().waited(&win, waited);
                 if !one.let_go {
@@ -292,7 +298,8 @@ impl Locks {
     /// let go stay: a client repeats its claim then, and another request may have been told of them.
     async fn take_back(&self, got: Vec<Got>, refused: &Refused) {
         let is_unknown = matches!(refused, Refused::Failed(..));
-        let (mut ended, mut undone) = (Vec::new(), Vec::new());
+        let mut ended = Vec::new();
+        let mut undone = Vec::new();
         for one in got.into_iter().rev() {
             let of = one.target(Condition::Any);
             match (one.fresh, one.let_go) {
@@ -318,7 +325,8 @@ fn is_lost(renewed: &Result<Renewed, StoreError>) -> bool {
 
 /// The refusal of a claim by an answer that is no grant.
 fn refused(claim: &Claim, delivery: Delivery, began: Instant) -> Refused {
-    let (key, waited) = (claim.key.clone(), began.elapsed());
+    let key = claim.key.clone();
+    let waited = began.elapsed();
     match delivery.hand_over() {
         Ok(Answer::Held(status)) => Refused::Held(status),
         Ok(Answer::Won(_) | Answer::Lost(_)) => Refused::Lost(key),

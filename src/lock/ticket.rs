@@ -75,7 +75,8 @@ impl Ticket {
     /// The outcome of a request if the store's answer is unknown.
     fn unknown(&self) -> Delivery {
         let reason = "the store did not answer in time".into();
-        let (verb, effect) = (Verb::WaitTurn, Effect::Unknown);
+        let verb = Verb::WaitTurn;
+        let effect = Effect::Unknown;
         let error = StoreError { verb, effect, fault: "the store is too slow", reason };
         self.waiters.undos.deliver((&self.claim, None), [Instant::now(); 2], Err(error))
     }
@@ -85,7 +86,8 @@ impl Drop for Ticket {
     /// Removes the request and its claim. An outcome that was told and not
     /// received is dropped with its guard.
     fn drop(&mut self) {
-        let (token, number) = (&self.claim.token, self.number);
+        let token = &self.claim.token;
+        let number = self.number;
         self.waiters.with_line(&self.claim.key, |line| line.withdraw(token, number));
     }
 }

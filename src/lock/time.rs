@@ -149,7 +149,8 @@ pub fn wall_clock_micros() -> u64 {
 /// milliseconds: zero has a meaning of its own.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let is_number = |letter: char| letter.is_ascii_digit() || letter == '.';
-    let (mut rest, mut ms) = (text, 0_u64);
+    let mut rest = text;
+    let mut ms = 0_u64;
     loop {
         let (number, after) = rest.split_at(rest.find(|one| !is_number(one)).unwrap_or(rest.len()));
         let (unit, after) = after.split_at(after.find(is_number).unwrap_or(after.len()));

@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn a_token_of_the_service_is_a_token_and_never_repeats() {
         let maker = TokenMaker::new("9999999999-").unwrap();
-        let (one, two) = (maker.make(), maker.make());
+        let one = maker.make();
+        let two = maker.make();
         assert!(one.expose().starts_with("9999999999-"));
         assert_eq!(LeaseToken::parse(one.expose()), Ok(one.clone()));
         assert_ne!(one, two);

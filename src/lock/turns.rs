@@ -72,7 +72,8 @@ mod tests {
 
     #[tokio::test]
     async fn requests_of_one_claim_take_turns_and_leave_nothing() {
-        let (turns, claim) = (Arc::new(Turns::default()), claim("key", "one", 1_000));
+        let turns = Arc::new(Turns::default());
+        let claim = claim("key", "one", 1_000);
         let first = turns.take(&claim).await;
         let mut second = Box::pin(turns.take(&claim));
         let mut gone = Box::pin(turns.take(&claim));

@@ -87,7 +87,8 @@ impl UndoQueue {
             tracing::warn!(lock.key = %of.key, "undo queue full; lease will expire by its TTL");
             return None;
         };
-        let (store, leases) = (self.store.clone(), self.leases.clone());
+        let store = self.store.clone();
+        let leases = self.leases.clone();
         let over_at = Instant::now() + lasts;
         Some(self.tasks.spawn(async move {
             let _room = room;
@@ -132,7 +133,10 @@ struct Guard {
 impl Guard {
     fn of(undos: &Arc<UndoQueue>, (claim, turn): (&Claim, Option<Turn>), win: &Win) -> Self {
         let Win { lease, replaces: replaced, place, by, .. } = win;
-        let (origin, place, replaced, by) = (claim.origin, *place, *replaced, *by);
+        let origin = claim.origin;
+        let place = *place;
+        let replaced = *replaced;
+        let by = *by;
         let only = Condition::Unheard(Receipt { origin, place, replaced, by });
         let grant = Target::of(&claim.key, &claim.token, Some(lease.fencing_token)).only(only);
         Self { undos: undos.clone(), grant: Some(grant), ttl: lease.ttl, turn }

@@ -309,7 +309,10 @@ mod tests {
     fn many_lines_ask_less_often_but_not_after_a_lease_may_be_over() {
         let pause = |recheck_after, lasts, lines| {
             let [recheck_after, lasts] = [recheck_after, lasts].map(Duration::from_millis);
-            let (place, ahead, new, handed) = (1, 0, false, None);
+            let place = 1;
+            let ahead = 0;
+            let new = false;
+            let handed = None;
             let waiting = Waiting { place, ahead, new, recheck_after, lasts, handed };
             pause(&waiting, lines).as_millis()
         };

@@ -64,7 +64,8 @@ impl Progress {
 impl Claimant {
     /// Reports on a wait that ends at `until`, if it has an end.
     pub(super) async fn report(&self, until: Option<Moment>) -> Infallible {
-        let (voice, draws) = (self.voice, self.voice.draws());
+        let voice = self.voice;
+        let draws = self.voice.draws();
         if voice.is_quiet() {
             return pending().await;
         }
@@ -159,7 +160,8 @@ impl Wait {
         let needed = (width(&self.status.key) + width(&holder)).min(2 * LEAST_WIDTH);
         let left = Some(more(self.left)).filter(|left| room(left) >= needed).unwrap_or_default();
         // The longer of the two gives way first.
-        let (key, room) = (&self.status.key, room(&left).max(2 * LEAST_WIDTH));
+        let key = &self.status.key;
+        let room = room(&left).max(2 * LEAST_WIDTH);
         let most_key = (room - width(&holder).min(room / 2)).min(width(key));
         let holder = shortened(&holder, room - most_key);
         self.words(

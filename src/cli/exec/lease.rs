@@ -160,8 +160,10 @@ impl LeaseKeeper {
         lease: &KnownLease,
         limit: fn(&KnownLease) -> Moment,
     ) -> io::Result<Result<KnownLease, LossReason>> {
-        let (number, end) = (lease.fencing_token, limit(lease));
-        let (mut why, mut unanswered) = ("no time was left for it".to_owned(), false);
+        let number = lease.fencing_token;
+        let end = limit(lease);
+        let mut why = "no time was left for it".to_owned();
+        let mut unanswered = false;
         let mut told = String::new();
         loop {
             let left = end.left();
@@ -212,7 +214,8 @@ impl LeaseKeeper {
     /// Releases the lease, or lets it last until `earliest`. Reports a failure. Returns false if it
     /// was gone already, unless an earlier request without an answer may have ended it in time.
     pub(super) async fn give_back(&self, lease: &KnownLease, earliest: Moment) -> bool {
-        let (key, voice) = (&self.claimant.key, self.claimant.voice);
+        let key = &self.claimant.key;
+        let voice = self.claimant.voice;
         let mut again = false;
         let mut most = Ttl::from_millis(u64::MAX);
         for _ in 0..RELEASES {
@@ -251,7 +254,8 @@ impl LeaseKeeper {
 
     /// Tells for how long a key is kept: for `rest`, cut to the longest TTL, `most`.
     fn tell_kept(&self, kept: Option<Granted>, rest: Ttl, most: Ttl) {
-        let (key, voice) = (&self.claimant.key, self.claimant.voice);
+        let key = &self.claimant.key;
+        let voice = self.claimant.voice;
         let Some(granted) = kept else { return voice.tell(|| format!("released '{key}'")) };
         let cut = if granted.capped {
             format!("{}, by its max_hold", seconds(granted.ttl))

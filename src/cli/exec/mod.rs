@@ -199,7 +199,8 @@ impl<'a> Prepared<'a> {
                 return Err(format!("'{key}' is named twice, with two shares"));
             }
         }
-        let (client, token) = (exec.remote.client()?, exec.remote.new_token()?);
+        let client = exec.remote.client()?;
+        let token = exec.remote.new_token()?;
         let keeper = |(key, share)| {
             // One for all that COMMAND needs; those of a pool give it a random order.
             let token = if exec.also.is_empty() { exec.remote.new_token()? } else { token.clone() };
@@ -220,7 +221,8 @@ impl<'a> Prepared<'a> {
 
     async fn run(&self) -> Result<u8, Failure> {
         let Self { exec, keepers, .. } = self;
-        let (signals, voice) = (Signals::catch()?, exec.remote.voice());
+        let signals = Signals::catch()?;
+        let voice = exec.remote.voice();
         let asked = Moment::now();
         let acquired = tokio::select! {
             biased;
@@ -238,7 +240,8 @@ impl<'a> Prepared<'a> {
             Ok(Err(why)) => return Ok(why.say(voice, exec.contention.conflict_exit_code)),
         };
         for (keeper, lease) in leases.all() {
-            let (key, number) = (&keeper.claimant.key, lease.fencing_token);
+            let key = &keeper.claimant.key;
+            let number = lease.fencing_token;
             let waited = span(millis_down(asked.elapsed()));
             voice.tell(|| format!("acquired '{key}' after {waited}, fencing token {number}"));
         }
@@ -271,7 +274,8 @@ impl<'a> Prepared<'a> {
 
     /// Runs COMMAND under its leases, and releases them.
     async fn supervise(&self, leases: &Leases<'_>, signals: &Signals) -> io::Result<u8> {
-        let (exec, began) = (self.exec, Moment::now());
+        let exec = self.exec;
+        let began = Moment::now();
         let key = self.named(leases).map_or(&self.key, |(keeper, _)| &keeper.claimant.key);
         let supervisor = Supervisor { exec, key, leases, kill_after: self.terms.kill_after };
         let latest = leases.earliest(|lease| lease.terminate);

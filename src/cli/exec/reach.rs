@@ -93,7 +93,8 @@ impl Reach {
     pub(super) fn parse<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Self> {
         let mark = words.next()?.to_owned();
         let mut pids = words.map(|pid| pid.parse().map(Pid::from_raw));
-        let (first, group) = (pids.next()?.ok()?, pids.next()?.ok()?);
+        let first = pids.next()?.ok()?;
+        let group = pids.next()?.ok()?;
         let wrapper = pids.next()?.ok()??;
         let spared = pids.map(|pid| pid.ok()?).collect::<Option<_>>()?;
         Some(Self { wrapper, first, group, spared, mark })

@@ -11,7 +11,8 @@ impl Prepared<'_> {
     /// Takes what an outer `exec` has instead of asking for it: one that waits for its COMMAND would
     /// be waited for. Of a pool one key is enough.
     pub(super) async fn go_within_outer_leases(&mut self) -> Result<(), Failure> {
-        let (contention, voice) = (&self.exec.contention, self.exec.remote.voice());
+        let contention = &self.exec.contention;
+        let voice = self.exec.remote.voice();
         for keeper in &self.keepers {
             let Claimant { client, key, wish, .. } = &keeper.claimant;
             let found = match outer::look(client, (key, wish.share), contention).await {
@@ -40,7 +41,8 @@ impl Prepared<'_> {
                 Some((_, Standing::InTheWay | Standing::Apart)) | None => (),
             }
         }
-        let (outer, is_pool) = (&self.outer, !self.exec.any_of.is_empty());
+        let outer = &self.outer;
+        let is_pool = !self.exec.any_of.is_empty();
         let is_there = |key: &LockKey| outer.iter().any(|lease| lease.key == *key);
         self.keepers.retain(|keeper| match is_pool {
             true => outer.is_empty(),

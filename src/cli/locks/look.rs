@@ -75,7 +75,8 @@ impl Get {
 
 impl List {
     pub(super) async fn run(&self, client: &Client) -> Result<u8, Failure> {
-        let (mut cursor, mut incomplete) = (None, false);
+        let mut cursor = None;
+        let mut incomplete = false;
         loop {
             let (page, _) = insist(|| client.list(&self.prefix, cursor.as_deref())).await;
             let page: ListBody = serde_json::from_str(&page?)?;

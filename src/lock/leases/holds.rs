@@ -145,7 +145,9 @@ mod tests {
     fn a_stream_whose_lease_ended_before_it_heard_of_the_grant_is_told_or_asks_the_store() {
         let leases = Arc::new(Leases::new(false, Prefixes::default(), Box::new(|_, _, _| ())));
         let stream = || Registered::new(leases.clone(), key("a"));
-        let (own, earlier, later) = (stream(), stream(), stream());
+        let own = stream();
+        let earlier = stream();
+        let later = stream();
         assert_eq!(own.has(&win("a", 4).lease), Heard::Goes);
         let share = Share { slots: Slots::SHARED, ..Share::ALONE };
         let reader = |one| Holder { share, fencing_token: Some(number(one)), ..Holder::default() };

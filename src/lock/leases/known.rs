@@ -74,8 +74,10 @@ pub(super) struct KnownLease {
 
 impl Known {
     pub(super) fn new(prefixes: Prefixes, observe: ObserveHeld) -> Self {
-        let (leases, ended) = (HashMap::new(), VecDeque::new());
-        let (running, overdue) = (BTreeSet::new(), BTreeSet::new());
+        let leases = HashMap::new();
+        let ended = VecDeque::new();
+        let running = BTreeSet::new();
+        let overdue = BTreeSet::new();
         let living = prefixes.names().map(|_| BTreeSet::new()).collect();
         Self {
             prefixes,
@@ -209,7 +211,8 @@ impl Known {
 impl KnownLease {
     /// A lease that this instance hears of now.
     pub(super) fn new(lease: Lease, now: Instant, prefixes: &Prefixes) -> Self {
-        let (ends_at, prefix) = (now + lease.ttl.as_duration(), prefixes.of(&lease.key));
+        let ends_at = now + lease.ttl.as_duration();
+        let prefix = prefixes.of(&lease.key);
         Self { lease, ends_at, token: None, prefix, granted: None, observed: false, permit: None }
     }
 

@@ -54,7 +54,8 @@ pub(crate) type Holders = SmallVec<[Entry; 1]>;
 /// Returns true if all leases that would then hold the key, the token's of this share and the
 /// others, allow the units of all.
 pub(super) fn room(leases: &[Entry], token: &LeaseToken, share: Share) -> bool {
-    let (mut units, mut least) = (u64::from(share.units), share.slots);
+    let mut units = u64::from(share.units);
+    let mut least = share.slots;
     for other in leases.iter().filter(|entry| entry.token != *token) {
         (units, least) = (units + u64::from(other.share.units), least.min(other.share.slots));
     }

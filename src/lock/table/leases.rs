@@ -51,7 +51,8 @@ impl Table {
 
     /// The refusal of a claim by the lease of its own token.
     fn mine(&self, claim: &Claim, own: &Entry, now: Timestamp) -> Answer {
-        let (holder, mine) = (Some(own.holder(now)), Some(true));
+        let holder = Some(own.holder(now));
+        let mine = Some(true);
         Answer::Held(LockStatus { holder, mine, ..self.refusal(claim, now) })
     }
 
@@ -160,7 +161,8 @@ impl Table {
             capped,
             share: entry.share,
         };
-        let (ends_at, id) = (entry.ends_at, (key.clone(), entry.fencing_token));
+        let ends_at = entry.ends_at;
+        let id = (key.clone(), entry.fencing_token);
         let holders = self.leases.entry(key.clone()).or_default();
         let before = holders.iter_mut().find(|other| other.fencing_token == entry.fencing_token);
         let before = match before {
