@@ -100,12 +100,14 @@ fn ended(court: &mut Court<'_>, stream: &Stream<'_>) {
     // Another claim may have begun a lease after this one was over.
     let last = stream.alive.last().unwrap_or(&grant);
     let over = released || last.sent + last.told_ttl().unwrap_or(0) < answered;
+    let gives_up = |of: &Operation| of.replaces() == number && of.is_unknown();
     let has_reason = match end.code.as_str() {
         "lost/replaced" => near().any(|of| {
             let anew = of.outcome == Outcome::Yes && of.said.fencing_token > number;
             of.is_claim() && (of.replaces() == number || anew || over && of.is_unknown())
         }),
-        "lost/released" if released => true,
+        // On Redlock a replacement that fails gives the lease up.
+        "lost/released" if released || court.context.redlock() && near().any(gives_up) => true,
         // Another instance only sees that the lease is gone.
         "lost/released" | "lost/forced" => {
             court.key.forced.meeting(grant.sent, answered).next().is_some()
