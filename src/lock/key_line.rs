@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
@@ -48,8 +49,6 @@ struct WaitingClaim {
     /// True after a question without an answer: it may have been granted and have ended since. The
     /// next question joins anew, at its place if that is still there.
     unsure: bool,
-    /// True once a question got no answer: it may have a lease that nobody knows of.
-    unanswered: bool,
     /// True once its request is to be told the answer to the last question.
     stops: bool,
     /// True once this instance has heard that the claim was released on another one.
@@ -61,6 +60,8 @@ struct WaitingClaim {
 pub(crate) struct WaitingRequest {
     pub(super) number: u64,
     pub(super) tell: oneshot::Sender<Option<Delivery>>,
+    /// True once a question got no answer: a lease of the token may be that of its claim.
+    pub(super) unanswered: Arc<AtomicBool>,
     pub(super) _room: OwnedSemaphorePermit,
 }
 
@@ -70,8 +71,8 @@ pub(super) enum Fate {
     Stays,
     /// Nobody is told: its request is gone, or asks for something else.
     Untold,
-    /// It is over, and its request is told; true if a question of the claim got no answer.
-    Over(WaitingRequest, bool),
+    /// It is over, and its request is told.
+    Over(WaitingRequest),
 }
 
 /// The way in which a claim stops waiting.
@@ -129,7 +130,6 @@ impl KeyLine {
                 place: None,
                 ahead: 0,
                 unsure: false,
-                unanswered: false,
                 stops: false,
                 released: false,
                 request,
@@ -275,9 +275,9 @@ impl KeyLine {
         }
         let Some(waiting) = self.claims.get_mut(token) else { return Fate::Untold };
         waiting.unsure |= answer.is_err();
-        waiting.unanswered |= answer.is_err();
-        let WaitingClaim { unanswered, joined, stops, .. } = *waiting;
-        let (is_its, stood) = (waiting.request.number == question.number, waiting.place.is_some());
+        waiting.request.unanswered.fetch_or(answer.is_err(), Ordering::Relaxed);
+        let is_its = waiting.request.number == question.number;
+        let (stood, joined, stops) = (waiting.place.is_some(), waiting.joined, waiting.stops);
         let over = match (&*answer, question.ask) {
             (Ok(Answer::Won(_)), _) => is_its || question.claim.asks_the_same(&waiting.claim),
             (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => is_its && stops,
@@ -303,7 +303,7 @@ impl KeyLine {
             (Ok(Answer::Held(_)) | Err(_), _) => (),
             (Ok(_), _) => _ = self.leaving.remove(token), // It is in no line of this instance.
         }
-        Fate::Over(request, unanswered)
+        Fate::Over(request)
     }
 
     /// Makes a claim without a place join in the next round.
@@ -417,7 +417,15 @@ mod tests {
 
     fn enter(line: &mut KeyLine, number: u64) {
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        line.enter(claim(), WaitingRequest { number, tell: oneshot::channel().0, _room: room });
+        line.enter(
+            claim(),
+            WaitingRequest {
+                number,
+                tell: oneshot::channel().0,
+                unanswered: Arc::default(),
+                _room: room,
+            },
+        );
     }
 
     /// The questions of the next round.
@@ -448,7 +456,7 @@ mod tests {
         enter(line, 2);
         line.stop(&claim().token, Stop::LastQuestion(2));
         assert_eq!(asks(line, false), [Ask::Once(None)], "it does not join");
-        assert!(matches!(last_answer(line, 2), Fate::Over(..)));
+        assert!(matches!(last_answer(line, 2), Fate::Over(_)));
     }
 
     #[test]
@@ -495,10 +503,12 @@ mod tests {
             let question = line.take_work(10, true).asking.remove(0);
             line.supersede(&claim().token);
             let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-            let request = WaitingRequest { number: 2, tell: oneshot::channel().0, _room: room };
+            let tell = oneshot::channel().0;
+            let request =
+                WaitingRequest { number: 2, tell, unanswered: Arc::default(), _room: room };
             line.enter(Claim { kept, ..claim() }, request);
             let fate = line.answered(&question, &mut Ok(Answer::Won(sample::win("key", 1))));
-            assert!(matches!((fate, kept), (Fate::Over(..), false) | (Fate::Untold, true)));
+            assert!(matches!((fate, kept), (Fate::Over(_), false) | (Fate::Untold, true)));
             let next = if kept { vec![Ask::InLine(None)] } else { vec![] };
             assert_eq!(asks(&mut line, true), next);
         }

@@ -166,14 +166,14 @@ impl Locks {
         has_waited: &mut bool,
     ) -> Result<Delivery, LockError> {
         loop {
-            let asked = self.ask_in_line(claim, until, has_waited).await?;
+            let (asked, unanswered) = self.ask_in_line(claim, until, has_waited).await?;
             let (Some(until), Ok(Answer::Held(status))) = (until, asked.answer()) else {
                 return Ok(asked);
             };
             if status.mine != Some(true) {
                 return Ok(asked);
             }
-            if asked.unanswered {
+            if unanswered {
                 // The lease is that of the lost answer, which nobody was told of.
                 let named = status.holder.as_ref().and_then(|own| own.fencing_token);
                 return self.ask(Claim { named, ..claim.clone() }).await;
@@ -191,13 +191,14 @@ impl Locks {
         }
     }
 
-    /// Asks for a key, and if it is held by others or the answer is lost, in its line.
+    /// Asks for a key, and if it is held by others or the answer is lost, in its line. True is for a
+    /// question that got no answer.
     async fn ask_in_line(
         &self,
         claim: &Claim,
         until: Option<Instant>,
         has_waited: &mut bool,
-    ) -> Result<Delivery, LockError> {
+    ) -> Result<(Delivery, bool), LockError> {
         let first = Box::pin(self.ask(claim.clone())).await?;
         let unanswered = match first.answer() {
             Ok(Answer::Held(status)) if until.is_some() && may_wait(claim, status) => false,
@@ -207,15 +208,16 @@ impl Locks {
             {
                 true
             }
-            _ => return Ok(first),
+            _ => return Ok((first, false)),
         };
         *has_waited = true;
-        let Some(mut delivery) = self.enter(claim.clone(), until)?.outcome().await else {
+        let mut ticket = self.enter(claim.clone(), until)?;
+        let delivery = match ticket.outcome().await {
+            Some(delivery) => delivery,
             // The instance shuts down; another one may have granted it.
-            return Box::pin(self.ask(claim.clone())).await;
+            None => Box::pin(self.ask(claim.clone())).await?,
         };
-        delivery.unanswered |= unanswered;
-        Ok(delivery)
+        Ok((delivery, unanswered || ticket.is_unanswered()))
     }
 
     /// Renews the leases while a later key is awaited. Without an answer the last renewal decides.

@@ -68,7 +68,7 @@ impl UndoQueue {
             Err(StoreError { effect: Effect::Unknown, .. }) => self.undo(claim),
             _ => (),
         }
-        Delivery { answer, guard, asked, answered, unanswered: false }
+        Delivery { answer, guard, asked, answered }
     }
 
     /// Undoes whatever the claim's token has or may get, if the service made that token.
@@ -160,15 +160,13 @@ pub(crate) struct Delivery {
     /// The moment of the question.
     pub(crate) asked: Instant,
     answered: Instant,
-    /// True if an earlier question of the claim got no answer: a lease of its token may be its own.
-    pub(crate) unanswered: bool,
 }
 
 impl Delivery {
     /// An answer without a question.
     pub(crate) fn of(answer: Answer) -> Self {
         let now = Instant::now();
-        Self { answer: Ok(answer), guard: None, asked: now, answered: now, unanswered: false }
+        Self { answer: Ok(answer), guard: None, asked: now, answered: now }
     }
 
     /// The answer, before it is handed over.

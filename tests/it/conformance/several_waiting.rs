@@ -6,6 +6,7 @@ on_every_store!(tests:
     earlier_keys_are_kept_while_a_later_one_is_awaited,
     nothing_is_left_of_keys_that_were_kept_for_a_while,
     a_claim_goes_on_with_the_lease_of_a_lost_answer,
+    a_draining_instance_goes_on_with_the_lease_of_a_lost_answer,
     a_key_that_is_lost_while_another_is_awaited_ends_the_claim,
     a_release_ends_the_wait_for_a_later_key,
     a_repeat_elsewhere_has_the_keys_once_the_earlier_request_is_gone,
@@ -106,6 +107,23 @@ mod tests {
             }
             release(store, "b", name).await;
         }
+    }
+
+    pub(super) async fn a_draining_instance_goes_on_with_the_lease_of_a_lost_answer(stage: Stage) {
+        let ((locks, toy), store) = (toy(&stage), &stage.store);
+        stage.granted(&claim("a", "other", LONG)).await;
+        let waiting = Waiting::of(&locks, all(&["a"], "one"));
+        in_line(store, "a").await;
+        toy.all_go(Verb::WaitTurn, Way::Lost).await;
+        let before = toy.calls(Verb::WaitTurn);
+        stage.forced("a").await.unwrap();
+        toy.called(Verb::WaitTurn, before).await;
+        let lost = holds(store, "a", "one").await;
+        locks.drain();
+        let grants = waiting.granted().await;
+        let has = number(store, "a", "one").await;
+        assert_eq!(has, Some(grants[0].lease.fencing_token.number()));
+        assert!(has > Some(lost), "it replaced that lease");
     }
 
     pub(super) async fn a_key_that_is_lost_while_another_is_awaited_ends_the_claim(stage: Stage) {
