@@ -40,7 +40,7 @@ pub struct Locks {
     tasks: TaskTracker,
     undos: Arc<UndoQueue>,
     turns: Arc<Turns>,
-    waiters: Arc<Waiters>,
+    pub(super) waiters: Arc<Waiters>,
     leases: Arc<Leases>,
 }
 

@@ -125,13 +125,14 @@ impl Locks {
     ) -> Result<bool, Refused> {
         let mut in_order: Vec<_> = claims.into_iter().enumerate().collect();
         in_order.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
+        let keys: Vec<_> = in_order.iter().map(|(_, claim)| claim.key.clone()).collect();
         let kept = until.is_some();
         let mut has_waited = false;
         let mut beat = began;
         for (place, claim) in in_order {
             let claim = Claim { kept, ..claim };
             let interval = claim.ttl.as_duration() / 3;
-            let mut asking = pin!(self.get(&claim, until, &mut has_waited));
+            let mut asking = pin!(self.get(&claim, &keys, until, &mut has_waited));
             let delivery = loop {
                 tokio::select! {
                     biased;
@@ -143,7 +144,8 @@ impl Locks {
                     }
                 }
             };
-            let delivery = delivery.map_err(|error| Refused::Failed(claim.key.clone(), error))?;
+            let mut delivery =
+                delivery.map_err(|error| Refused::Failed(claim.key.clone(), error))?;
             let Ok(Answer::Won(win)) = delivery.answer() else {
                 return Err(refused(&claim, delivery, began));
             };
@@ -153,15 +155,20 @@ impl Locks {
             let lease = win.lease.clone();
             let fresh = win.fresh;
             let claim = claim.clone();
+            if kept {
+                delivery.end_turn();
+            }
             got.push(Got { place, claim, lease, delivery, fresh, let_go: false });
         }
         Ok(has_waited)
     }
 
-    /// The answer to one of the claims. A lease that the token had before is repeated.
+    /// The answer to one of the claims. A lease that the token had before is repeated. If it is kept,
+    /// an older request of the same claim waits for one of the keys: rule 9.
     async fn get(
         &self,
         claim: &Claim,
+        keys: &[LockKey],
         until: Option<Instant>,
         has_waited: &mut bool,
     ) -> Result<Delivery, LockError> {
@@ -178,6 +185,7 @@ impl Locks {
                 let named = status.holder.as_ref().and_then(|own| own.fencing_token);
                 return self.ask(Claim { named, ..claim.clone() }).await;
             }
+            keys.iter().for_each(|key| self.waiters.supersede(key, &claim.token));
             let again = self.ask(Claim { kept: false, ..claim.clone() }).await?;
             match again.answer() {
                 // That lease has ended meanwhile: this one is taken back, and begun as a kept one.

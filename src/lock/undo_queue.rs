@@ -182,6 +182,11 @@ impl Delivery {
         }
     }
 
+    /// Lets the next request of the claim ask, which finds a lease that is kept.
+    pub(crate) fn end_turn(&mut self) {
+        self.guard.iter_mut().for_each(|guard| guard.turn = None);
+    }
+
     /// Takes the grant back, if there is one. The task ends with that.
     pub(crate) fn take_back(mut self) -> Option<JoinHandle<()>> {
         self.guard.as_mut()?.undo()

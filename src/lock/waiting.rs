@@ -135,6 +135,11 @@ impl Waiters {
         })
     }
 
+    /// Tells the waiting request of a claim, if there is one, that a newer one comes.
+    pub(crate) fn supersede(&self, key: &LockKey, token: &LeaseToken) {
+        self.with_line(key, |line| line.supersede(token));
+    }
+
     /// Returns true if a request of the claim waits.
     pub(crate) fn has(&self, claim: &Claim) -> bool {
         self.with_line(&claim.key, |line| line.has(&claim.token)).unwrap_or_default()

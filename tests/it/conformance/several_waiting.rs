@@ -10,6 +10,7 @@ on_every_store!(tests:
     a_key_that_is_lost_while_another_is_awaited_ends_the_claim,
     a_release_ends_the_wait_for_a_later_key,
     a_repeat_elsewhere_has_the_keys_once_the_earlier_request_is_gone,
+    rule_9_the_newest_request_of_several_keys_counts,
     a_draining_instance_ends_the_wait_for_a_later_key,
 );
 
@@ -184,6 +185,25 @@ mod tests {
             let on = grant.lease.key.as_str();
             assert_eq!(number(store, on, "one").await, Some(grant.lease.fencing_token.number()));
         }
+    }
+
+    pub(super) async fn rule_9_the_newest_request_of_several_keys_counts(stage: Stage) {
+        let (locks, store) = (locks(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        let older = Waiting::of(&locks, all(&["a", "b"], "one"));
+        in_line(store, "b").await;
+        // Without a wait it supersedes none, and is answered at once.
+        let refused = locks.acquire_all(all(&["a", "b"], "one"), Duration::ZERO).await;
+        assert_eq!(held(refused), "a");
+        let newest = Waiting::of(&locks, all(&["a", "b"], "one"));
+        let told = older.answer().await;
+        assert!(
+            matches!(&told, Err((on, LockError::Superseded(_))) if *on == key("b")),
+            "{told:?}"
+        );
+        in_line(store, "b").await;
+        release(store, "b", "other").await;
+        assert_eq!(newest.granted().await.len(), 2);
     }
 
     pub(super) async fn a_draining_instance_ends_the_wait_for_a_later_key(stage: Stage) {
