@@ -51,6 +51,12 @@ check:
 	cargo clippy --lib --bins --features portable -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 	$(MAKE) deny
+	$(MAKE) release-check
+
+# The version in every place that states it, and what a release of this tree would need.
+.PHONY: release-check
+release-check:
+	./deploy/release-check
 
 # Licences, sources and bans of the dependencies.
 deny:

@@ -18,6 +18,8 @@ mod metrics;
 mod pages;
 #[path = "tidy/record.rs"]
 mod record;
+#[path = "tidy/release.rs"]
+mod release;
 #[path = "tidy/rules.rs"]
 mod rules;
 #[path = "tidy/scripts.rs"]

@@ -11,5 +11,6 @@ Gem::Specification.new do |spec|
   spec.licenses = %w[MIT Apache-2.0]
   spec.required_ruby_version = ">= 3.1"
   spec.files = Dir.chdir(__dir__) { Dir["lib/**/*.rb", "README.md", "LICENSE-*"] }
+  spec.homepage = "https://lockkeeper.example/lockkeeper"
   spec.metadata = { "rubygems_mfa_required" => "true" }
 end

@@ -2,6 +2,6 @@ module driver
 
 go 1.19
 
-require lockkeeper.example/go v0.1.0
+require lockkeeper.example/go v0.0.0
 
 replace lockkeeper.example/go => ../../../clients/go

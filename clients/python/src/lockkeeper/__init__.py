@@ -9,7 +9,7 @@ from ._errors import (LeaseLost, LockBusy, LockkeeperError, RequestRefused, Serv
                       WaitCancelled)
 from ._wait import Wait
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 __all__ = [
     "AsyncLease", "AsyncLockClient", "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState",
     "LockkeeperError",

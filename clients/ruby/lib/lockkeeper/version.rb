@@ -1,5 +1,5 @@
 # frozen_string_literal: true
 
 module LockKeeper
-  VERSION = "0.1.0"
+  VERSION = "1.0.0.rc1"
 end
