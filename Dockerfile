@@ -3,21 +3,19 @@
 
 # The release workflow sets both by digest.
 ARG BUILD_IMAGE=rust:1-slim-bookworm
-ARG RUN_IMAGE=gcr.io/distroless/cc-debian12:nonroot
+ARG RUN_IMAGE=gcr.io/distroless/static-debian12:nonroot
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /build
 COPY . .
 # The caches keep crates and dependencies between builds, outside of the image. The C compiler for
-# mimalloc and ring is in this stage's image already.
+# mimalloc and ring is in this stage's image already, and so is the static library of glibc.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
-    cargo build --release --locked --bin lockkeeper \
-    && install -D --strip target/release/lockkeeper /image/usr/local/bin/lockkeeper \
+    deploy/static-binary /image/usr/local/bin/lockkeeper \
     && install -d -m 0700 -o 65532 -g 65532 /image/var/lib/lockkeeper
 
-# Distroless rather than bookworm-slim: the binary needs only glibc and the system's certificates,
-# and absent packages need no patches. Its glibc is that of the stage above.
+# The binary needs no library, only the system's certificates and /tmp, which "scratch" lacks.
 FROM ${RUN_IMAGE}
 LABEL org.opencontainers.image.title="lockkeeper" \
       org.opencontainers.image.description="A distributed lock service over HTTP" \
