@@ -18,6 +18,7 @@ mod fenced;
 mod fuzz;
 mod hold;
 mod hook;
+mod install;
 mod interop;
 mod legacy;
 mod listeners;

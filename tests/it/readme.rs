@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use tempfile::TempDir;
 
+use crate::install::Release;
 use crate::readme::answers::fits;
 use crate::support::process::{BINARY, command};
 use crate::support::{Process, Redis, in_memory};
@@ -170,6 +171,10 @@ impl Newcomer {
                 self.answers += 1;
             } else if answer.is_some() {
                 continue;
+            } else if line.starts_with("curl ") && line.ends_with("/install.sh | sh") {
+                self.installs(line);
+            } else if let Some(variables) = line.strip_suffix("lockkeeper serve") {
+                self.serves(variables);
             } else if let Some((before, target)) = line.split_once("make ") {
                 self.makes(before, target);
             } else if let Some(arguments) = line.strip_prefix("docker run ") {
@@ -200,6 +205,20 @@ impl Newcomer {
         self.shown.read_until(END, &mut shown).unwrap();
         assert_eq!(shown.pop(), Some(END), "the shell ended at {command}");
         String::from_utf8(shown).unwrap()
+    }
+
+    /// Installs the program under test as the page says, from a release of it on loopback.
+    fn installs(&mut self, line: &str) {
+        let (address, _) = line.split_once("/install.sh").unwrap();
+        let (_, address) = address.rsplit_once(' ').unwrap();
+        let release = Release::real();
+        let bin = self.directory.path().join("bin");
+        let place = format!("LOCKKEEPER_DIRECTORY={}", bin.display());
+        self.run(&format!("export LOCKKEEPER_RELEASES={} {place}", release.url));
+        let said = self.run(&line.replace(address, &release.url));
+        assert!(said.starts_with(concat!("lockkeeper ", env!("CARGO_PKG_VERSION"))), "{said}");
+        let found = self.run("PATH=$LOCKKEEPER_DIRECTORY:$PATH; command -v lockkeeper");
+        assert_eq!(Path::new(found.trim()), bin.join("lockkeeper"));
     }
 
     /// What `make` does is in the Makefile; `make run` starts the service, here in this place.

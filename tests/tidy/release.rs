@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// What `deploy/release-check` reads, and a bit of each that it has to miss.
-const STATED: [(&str, &str); 15] = [
+const STATED: [(&str, &str); 17] = [
     ("Cargo.lock", "name = \"lockkeeper\"\nversion = \""),
     ("fuzz/Cargo.lock", "name = \"lockkeeper\"\nversion = \""),
     ("openapi.yaml", "version: "),
@@ -23,6 +23,8 @@ const STATED: [(&str, &str); 15] = [
     ("clients/typescript/README.md", "./lockkeeper-"),
     ("clients/go/README.md", "go@v"),
     ("clients/php/README.md", "lockkeeper/lockkeeper:"),
+    ("README.md", "releases/download/v"),
+    ("deploy/install.sh", "LOCKKEEPER_VERSION:-"),
 ];
 
 /// Files that it reads or changes besides.
@@ -78,6 +80,8 @@ fn a_tag_needs_its_section_of_the_changelog_and_a_public_repository() {
     assert!(said(&check(copy.path(), &["v9.9.9"])).contains("The tag is 'v9.9.9'"));
     let module = std::fs::read_to_string(copy.path().join("clients/go/go.mod")).unwrap();
     assert!(module.starts_with("module github.com/team/lockkeeper/clients/go\n"), "{module}");
+    let readme = std::fs::read_to_string(copy.path().join("README.md")).unwrap();
+    assert!(readme.contains(" https://github.com/team/lockkeeper/releases/download/"), "{readme}");
     assert_eq!(run(copy.path(), "repository", &["http://x/y/z"]).status.code(), Some(2));
 }
 
