@@ -1,6 +1,6 @@
 # The very commands that the README and CI use.
 
-.PHONY: run test test-all clients prove fuzz check deny bench image dist
+.PHONY: run test test-all clients prove fuzz check deny bench image dist dist-test
 
 # Serves locks on the embedded store, on http://127.0.0.1:8080; needs only a Rust toolchain.
 run:
@@ -72,9 +72,19 @@ bench: tools-all
 image:
 	docker build -t lockkeeper .
 
-# What a release publishes, for this machine's architecture: packages, list of parts, checksums.
+# What a release publishes, for this machine's architecture: a static program, packages, list of parts,
+# packages of all languages, checksums.
 dist:
 	./deploy/dist
+	./deploy/dist-clients
+	./deploy/assets $(DIST)
+DIST = target/dist
+
+# Each file of `make dist`, installed and tried where there is nothing else, and the image's steps; as
+# root.
+dist-test: tools-all
+	./tests/dist/all $(DIST)
+	./tests/dist/image
 
 .PHONY: tools tools-all
 tools:
