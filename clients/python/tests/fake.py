@@ -63,8 +63,31 @@ class Fake:
     def count(self, method):
         return sum(1 for one in self.seen if one[0] == method)
 
+    def several(self, method, token, body):
+        """The answer to a request about several keys, which waits for none."""
+        keys = [one if isinstance(one, str) else one["key"] for one in body.get("keys", body.get("leases"))]
+        with self.lock:
+            for key in keys if method == "POST" else []:
+                if self.held.get(key, (token,))[0] != token:
+                    return problem(409, "lock_held", key=key, owner="other", retry_after_ms=1500)
+            for key in keys if method == "POST" else []:
+                self.number += 1
+                self.held.setdefault(key, (token, self.number))
+            lost = [{"key": key} for key in keys if self.held.get(key, ("",))[0] != token]
+            if method == "DELETE":
+                for key in {key for key in keys if {"key": key} not in lost}:
+                    del self.held[key]
+            if lost:
+                return problem(409, "lock_lost", lost=lost)
+            leases = [{"key": key, "fencing_token": self.held[key][1], "ttl_ms": body["ttl_ms"]}
+                      for key in keys if method != "DELETE"]
+            return (200, {"token": token, "leases": leases, "ttl_ms": body["ttl_ms"], "waited_ms": 0}) if leases \
+                else (204, None)
+
     def answer(self, method, key, headers, body):
         token = headers.get("Lock-Token")
+        if "keys" in body or "leases" in body:
+            return self.several(method, token, body)
         has, number = self.held.get(key.replace("/refresh", ""), (None, None))
         named = int(body.get("fencing_token", number or 0))
         if has == token and named != number and method != "GET":

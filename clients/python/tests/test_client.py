@@ -418,6 +418,68 @@ class Leases(WithService):
             with self.client.lock("k", slots=slots):
                 self.assertIs(self.fake.seen[-1][3]["slots"], slots)
 
+    def test_units_of_the_slots(self):
+        with self.client.lock("k", slots=8, units=3), self.client.try_lock("j", slots=8, units=2):
+            shares = [(body["slots"], body["units"]) for _, _, _, body in self.fake.seen]
+            self.assertEqual(shares, [(8, 3), (8, 2)])
+
+    def test_several_keys(self):
+        keys = ["b", {"key": "a/é", "shared": True}, {"key": "gpu", "slots": 8, "units": 3}]
+        with self.client.lock(keys, ttl="1m", owner="me") as lease:
+            _, path, _, body = self.fake.seen[0]
+            self.assertEqual((path, body), ("locks", {
+                "keys": [{"key": "b"}, *keys[1:]], "ttl_ms": 60000, "wait_ms": 0, "owner": "me"}))
+            self.assertEqual(lease.keys, ["b", "a/é", "gpu"])
+            self.assertEqual(lease.fencing_tokens, {"b": 101, "a/é": 102, "gpu": 103})
+            self.assertEqual(lease.slots, {"b": None, "a/é": None, "gpu": None})
+            self.assertTrue(lease.still_mine(50))
+            for name in ["key", "fencing_token", "slot"]:
+                with self.assertRaisesRegex(AttributeError, "of several keys has no `%s`: use `%s" % (name, name)):
+                    getattr(lease, name)
+            self.assertIsNone(self.client.try_lock(["c", "gpu"]))
+            with self.assertRaises(LockBusy) as busy:
+                self.client.lock(("c", "gpu")).__enter__()
+            self.assertEqual(busy.exception.key, "gpu")
+            self.assertEqual(set(self.fake.held), {"b", "a/é", "gpu"})
+        self.assertEqual(self.fake.seen[-1][3], {"leases": [
+            {"key": key, "fencing_token": number} for key, number in lease.fencing_tokens.items()]})
+        self.assertEqual(self.fake.held, {})
+
+    def test_several_keys_are_lost_with_one_of_them(self):
+        with self.assertRaises(LeaseLost) as lost:
+            with self.client.lock(["a", "b"], ttl=0.9) as lease:
+                del self.fake.held["b"]
+                self.assertTrue(lease.lost.wait(15))
+                self.assertEqual((lease.remaining(), set(self.fake.held)), (0, {"a"}))
+        self.assertEqual((lost.exception.key, lost.exception.fencing_token), ("b", 102))
+        self.assertIn("the lease on 'b' was lost before the work ended", str(lost.exception))
+        self.assertEqual(self.fake.held, {})
+        self.assertEqual({one["fencing_token"] for one in self.fake.seen[1][3]["leases"]}, {101, 102})
+
+    def test_several_keys_that_make_no_sense(self):
+        for keys, text in [(["a", "b//c"], "'b//c' is no key"), (["a", {"name": "b"}], "None is no key"),
+                           (["%01000d" % number for number in range(4)], "4 keys are too long together")]:
+            with self.assertRaisesRegex(RequestRefused, text):
+                self.client.lock(keys)
+        for share in [{"slots": 2}, {"units": 2}, {"shared": True}]:
+            with self.assertRaisesRegex(ValueError, "each of several keys has its own share"):
+                self.client.lock(["a", "b"], **share)
+        self.assertEqual(self.fake.seen, [])
+
+    def test_the_key_that_is_awaited_is_told(self):
+        looks = {"a": {"key": "a", "held": True, "owner": "me", "waiters": 1, "queue": [{"owner": "first"}]},
+                 "b": {"key": "b", "held": True, "owner": "other", "waiters": 2,
+                       "queue": [{"owner": "first"}, {"owner": "me"}]}}
+        self.fake.replace["GET"] = lambda key, headers, body: (200, looks[key])
+        self.fake.held["b"], told = ("of another", 1), []
+        self.fake.replace["POST"] = lambda *_: (time.sleep(0.2), None)[1]
+        with mock.patch.multiple(_wait, FIRST=0.05):
+            with self.client.lock(["b", "a"], wait=60, owner="me",
+                                  on_wait=lambda wait: (told.append(wait), self.fake.held.pop("b", None))):
+                pass
+        self.assertEqual([(one.key, one.owner, one.ahead) for one in told[:1]], [("b", "other", 1)])
+        self.assertEqual([key for method, key, _, _ in self.fake.seen if method == "GET"][:2], ["a", "b"])
+
     def test_try_lock(self):
         with self.client.try_lock("k") as lease:
             self.assertIsNone(self.client.try_lock("k"))

@@ -7,11 +7,12 @@
 from ._client import AsyncLease, AsyncLockClient, Lease, Lock, LockClient, LockState
 from ._errors import (LeaseLost, LockBusy, LockkeeperError, RequestRefused, ServiceUnavailable,
                       WaitCancelled)
+from ._keys import ClaimedKey
 from ._wait import Wait
 
 __version__ = "1.0.0rc1"
 __all__ = [
-    "AsyncLease", "AsyncLockClient", "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState",
+    "AsyncLease", "AsyncLockClient", "ClaimedKey", "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState",
     "LockkeeperError",
     "RequestRefused", "ServiceUnavailable", "Wait", "WaitCancelled",
 ]

@@ -9,11 +9,9 @@ import atexit
 import logging
 import os
 import random
-import re
 import secrets
 import threading
 import time
-import urllib.parse
 from concurrent import futures
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
@@ -21,6 +19,7 @@ from ._absence import ANSWER, Absence
 from ._connect import CONNECT
 from ._errors import LeaseLost, LockBusy, RequestRefused, ServiceUnavailable, WaitCancelled
 from ._keeper import Keeper
+from ._keys import Keys, Request, path_of
 from ._service import Answer, Call, Service, now, pause, wait_on
 from ._wait import Wait, report
 
@@ -36,26 +35,21 @@ LONGEST = HEAR_OUT + RELEASE + 1  # of all of an end
 MOMENT = 0.25  # of an end that its caller does not wait for: a service that answers is told by then
 
 
-def path_of(key: str, prefix: str = "/locks/") -> str:
-    # A proxy would resolve the segments, to another key or to a forced release.
-    if not isinstance(key, str) or re.search(r"(^|/)\.{0,2}(/|\Z)|[\ud800-\udfff]", key):
-        raise RequestRefused("%r is no key: it is a text, without segments that are empty, . or .." % (key,))
-    return prefix + urllib.parse.quote(key, safe="/")
-
-
 class Claim:
     """One claim of this process: nothing yet, then a lease, then nothing any more."""
 
-    def __init__(self, service: Service, key: str, ttl: float, wait: float, options: Dict[str, Any],
+    def __init__(self, service: Service, keys: Keys, ttl: float, wait: float, options: Dict[str, Any],
                  on_lost: Optional[Callable[[], object]] = None,
                  on_wait: Optional[Callable[[Wait], object]] = None) -> None:
-        self.key, self._service, self._path, self._wait = key, service, path_of(key), wait
+        self.keys, self.name, self._service, self._wait = keys, keys.name, service, wait
         self._ttl_ms = round(ttl * 1000)
         self._options = {name: value for name, value in options.items() if value is not None}
         self._on_wait = on_wait if wait else None
         # A new token for each claim: nothing orders two requests of one token.
-        self.token, self.fencing_token = service.token_prefix + secrets.token_hex(16), 0
-        self.slot: Optional[int] = None
+        self.token = service.token_prefix + secrets.token_hex(16)
+        self.fencing_tokens: Dict[str, int] = {}
+        self.slots: Dict[str, Optional[int]] = {}
+        self._lost_keys = keys.keys
         self._margin = max(0.2, ttl / 10)  # The work is told so long before the lease ends.
         self._end = self._next = 0.0  # the end of the lease, and the moment of the next refresh
         self._work_ended: Optional[float] = None
@@ -92,9 +86,9 @@ class Claim:
     def begin(self) -> None:
         """Raises if there is no lease to begin with: this process may have been suspended since the grant."""
         if self._is_over():
-            raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
+            raise WaitCancelled("the claim on %s was given up; nothing is held" % self.name)
         if self.lost.is_set() or not self.remaining():
-            raise LeaseLost(self.key, self.fencing_token, self._reason, has_begun=False)
+            raise self._lost_by(self._reason, has_begun=False)
 
     def end(self) -> None:
         """Ends the work, or the wait: the thread releases what there is, or may be."""
@@ -127,7 +121,11 @@ class Claim:
         is_late = self._work_ended is not None and self._work_ended >= self._end
         if self.is_own() and not is_late and not self.lost.is_set():
             return None
-        return LeaseLost(self.key, self.fencing_token, reason)
+        return self._lost_by(reason)
+
+    def _lost_by(self, reason: str, has_begun: bool = True) -> LeaseLost:
+        first, name = self._lost_keys[0], ", ".join(map(repr, self._lost_keys))
+        return LeaseLost(first, self.fencing_tokens.get(first, 0), reason, has_begun, name)
 
     # The thread
 
@@ -148,7 +146,7 @@ class Claim:
             self._keeper.keep(self)
         except BaseException:
             is_kept = False
-            log.exception("lock %r: not released; the lease ends by its TTL", self.key)
+            log.exception("lock %s: not released; the lease ends by its TTL", self.name)
         finally:
             if not is_kept:
                 self._finish()
@@ -156,7 +154,7 @@ class Claim:
     def _finish(self) -> None:
         _open.discard(self)
         if not self.decided.done():
-            self.decided.set_result(WaitCancelled("the claim on %r ended before its work" % self.key))
+            self.decided.set_result(WaitCancelled("the claim on %s ended before its work" % self.name))
         if not self.finished.done():
             self.finished.set_result(None)
 
@@ -180,7 +178,7 @@ class Claim:
             if self._telling:  # Otherwise the program might end before it is told.
                 futures.wait([self._telling], HEAR_OUT)
         except BaseException:
-            log.exception("lock %r: not released; the lease ends by its TTL", self.key)
+            log.exception("lock %s: not released; the lease ends by its TTL", self.name)
         finally:
             self._finish()
 
@@ -190,20 +188,21 @@ class Claim:
     def _sleep_until(self, moment: float, is_enough: Callable[[], bool] = lambda: False) -> None:
         wait_on(self._changed, moment, lambda: self._is_over() or is_enough())
 
-    def _call(self, method: str, path: str, timeout: float, body: Any = None, limit: Optional[float] = None,
+    def _call(self, method: str, request: Request, timeout: float, limit: Optional[float] = None,
               starter: Optional[Keeper] = None, is_fresh: bool = False) -> Call:
-        return Call(self._service, method, self._path + path, self.token, body, timeout, self._changed, limit,
-                    starter, is_fresh=is_fresh)
+        path, body = request
+        return Call(self._service, method, path, self.token, body, timeout, self._changed, limit, starter,
+                    is_fresh=is_fresh)
 
     def _report(self, over: float) -> None:
         """Tells of the wait in a thread of its own: a callback that blocks keeps no claim from its answer."""
         if self._on_wait:
             try:
                 _thread.start_new_thread(report, (
-                    self._service, self._path, self._options["owner"], over,
+                    self._service, sorted(self.keys.keys, key=str.encode), self._options["owner"], over,
                     lambda: self._is_over() or self.decided.done(), self._changed, self._on_wait))
             except RuntimeError as error:
-                log.warning("lock %r: its wait is not told: %s", self.key, error)
+                log.warning("lock %s: its wait is not told: %s", self.name, error)
 
     def _acquire(self) -> None:
         """Acquires, or raises, and notes the call that may have acquired all the same."""
@@ -215,29 +214,33 @@ class Claim:
             while not self._is_over():
                 ask = max(0.0, min(over - now(), LONGEST_WAIT, absence.end(float("inf")) - answer_time - now()))
                 body = dict(self._options, ttl_ms=self._ttl_ms, wait_ms=int(ask * 1000), **named)
-                call = self._call("POST", "", ask + answer_time, body)
+                call = self._call("POST", self.keys.acquire(body), ask + answer_time)
                 answer = call.wait(is_over=self._is_over)
                 if answer is None or answer.was_sent:
                     # A no of the service is definite, unless an earlier request named a lease. Anything else is
                     # repeated with the same token: it receives the lease that was granted, or its old place in line.
-                    is_unsure = answer is None or not answer.is_no() or bool(named)
+                    # Of several keys a no leaves what an earlier request has got.
+                    was_unsure = bool(named) or is_unsure and self.keys.is_several
+                    is_unsure = answer is None or not answer.is_no() or was_unsure
                 if answer is None or self._is_over():
                     break
                 superseded = superseded + 1 if answer.code == "superseded" else 0
                 is_absent = absence.notes(answer, call.sent, ask)
                 if self._take(answer, call.sent):
-                    if answer.body.get("key") != self.key:
-                        raise RequestRefused("a proxy changes the key %r" % self.key, 0, answer.body)
+                    if not self.keys.are_in(answer.body):
+                        raise RequestRefused("a proxy changes the key %s" % self.name, 0, answer.body)
                     if now() < self._end - self._margin:
                         return
                     answer = Answer(failure="the answers take as long as the TTL")
                 elif answer.code == "wait_cancelled" or superseded == SUPERSEDED:
-                    raise WaitCancelled("the claim on %r has ended elsewhere: %s; nothing is held" % (self.key, answer))
-                elif answer.code == "lock_lost" or answer.other:
-                    # An earlier request of this claim has begun a lease that a repeat does not get: replace it.
-                    named = {"fencing_token": answer.other} if answer.other else {}
+                    raise WaitCancelled("the claim on %s has ended elsewhere: %s; nothing is held" % (self.name, answer))
+                elif self.keys.is_several and answer.others:
+                    # An earlier request of this claim has begun a lease that a repeat does not get.
+                    self._release_others(answer, now() + HEAR_OUT)
+                elif answer.code == "lock_lost" or answer.others:  # The same, of one key: replace it.
+                    named = {"fencing_token": answer.others[""]} if answer.others else {}
                 elif answer.code == "lock_held" and now() >= over:
-                    raise LockBusy(self.key, answer.body)
+                    raise self._busy(answer)
                 elif answer.code == "lock_held" and now() - call.sent > 0.2:
                     attempt = 0
                     continue  # The wait was cut to the cap of the service.
@@ -245,26 +248,29 @@ class Claim:
                 end = absence.end(over) if is_absent else over + (0 if answer.status == 429 else GRACE)
                 if now() >= end:
                     if answer.code == "too_many_waiters":  # The key is held, and its line is full.
-                        raise LockBusy(self.key, answer.body)
-                    raise ServiceUnavailable("%r was not acquired: %s; retry later" % (self.key, answer))
+                        raise self._busy(answer)
+                    raise ServiceUnavailable("%s was not acquired: %s; retry later" % (self.name, answer))
                 if absence.is_due():
                     more = "%d s more " % (over - now()) if now() + 1 < over < float("inf") else ""
-                    log.warning("waiting %sfor %r, retrying: %s", more, self.key, answer)
+                    log.warning("waiting %sfor %s, retrying: %s", more, self.name, answer)
                 next_try, attempt = now() + max(pause(attempt), answer.retry_after), attempt + 1
                 self._sleep_until(min(next_try, end))
-            raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
+            raise WaitCancelled("the claim on %s was given up; nothing is held" % self.name)
         except BaseException:
             self._unsure = call if call and (is_unsure or call.answer is None) else None
             raise
+
+    def _busy(self, answer: Answer) -> LockBusy:
+        return LockBusy(answer.body.get("key", self.keys.keys[0]), answer.body)
 
     def _withdraw(self, call: Call) -> None:
         """Leaves nothing behind a claim that was given up. The release ends a wait at once, but may overtake
         the request. So that is heard out for a moment, and what it is granted is released as well."""
         if call.answer is None:
-            self._call("DELETE", "", HEAR_OUT, limit=now() + CONNECT + HEAR_OUT)
+            self._call("DELETE", self.keys.release({}), HEAR_OUT, now() + CONNECT + HEAR_OUT)
             answer = call.wait(now() + HEAR_OUT)
             call.abort()
-            if answer and answer.is_no():
+            if answer and answer.is_no() and not self.keys.is_several:
                 return
             if answer:
                 self._take(answer, call.sent)
@@ -276,8 +282,8 @@ class Claim:
         body = answer.body
         if answer.status not in (200, 201) or body.get("token") != self.token:
             return False
-        ttl, waited = body["ttl_ms"], body["waited_ms"]
-        if not self.fencing_token:  # In the middle of a short lease, which `max_hold` may have cut, at the latest.
+        ttl, waited, leases = body["ttl_ms"], body["waited_ms"], self.keys.leases(body)
+        if not self.fencing_tokens:  # In the middle of a short lease, which `max_hold` may have cut, at the latest.
             self._margin = min(self._margin, ttl / 2000)
         # Counted from the sending: the answer may have been under way for long.
         begin = sent + waited / 1000
@@ -285,14 +291,17 @@ class Claim:
         self._end = max(self._end, begin + ttl / 1000)
         # Leases that were granted together are not renewed together for long.
         self._next = begin + min(ttl, self._ttl_ms) / 3000 * random.uniform(0.85, 1)
-        self.fencing_token, self.slot = body["fencing_token"], body.get("slot")
-        self._reason = ("the service lets no lease of this key last longer (`max_hold`)" if body.get("capped")
+        self.fencing_tokens = {lease["key"]: lease["fencing_token"] for lease in leases}
+        self.slots = {lease["key"]: lease.get("slot") for lease in leases}
+        capped = [lease["key"] for lease in leases if lease.get("capped")]
+        self._lost_keys = capped or self.keys.keys
+        self._reason = ("the service lets no lease of this key last longer (`max_hold`)" if capped
                         else "it could not be renewed in time")
         return True
 
     def _keep(self) -> Iterator[float]:
         """Renews at a third of the TTL, until the work or the lease ends."""
-        body, attempt = {"ttl_ms": self._ttl_ms, "fencing_token": self.fencing_token}, 0
+        (path, body), attempt = self.keys.refresh(self.fencing_tokens, self._ttl_ms), 0
         calls = self._calls
         while True:
             last = self._end - self._margin
@@ -305,13 +314,16 @@ class Claim:
             if self._is_over() or self.lost.is_set():
                 while calls:
                     calls.pop().abort()
+                # The work keeps what it has of several leases while it stops.
+                while self.keys.is_several and not self._is_over() and now() < self._end:
+                    yield self._end
                 return
             if now() >= self._next:
                 # One that is not answered in half of what is left may be on a silent connection: then there is
                 # time for another one. It may also be slow, on a busy machine, so it is not given up.
                 is_fresh, limit = bool(attempt or calls), max(0.1, last - now())
-                calls.append(Call(self._service, "PUT", self._path + "/refresh", self.token, body, limit,
-                                  self._keeper.changed, None, self._keeper, False, is_fresh))
+                calls.append(Call(self._service, "PUT", path, self.token, body, limit, self._keeper.changed, None,
+                                  self._keeper, False, is_fresh))
                 self._next = now() + max(0.3, min(ANSWER, (last - now()) / 2))
             for call, answer in [(call, call.answer) for call in calls]:
                 if answer is None:
@@ -324,10 +336,11 @@ class Claim:
                     break
                 if answer.code == "lock_lost":
                     self._is_gone = True
+                    self._lost_keys = [one["key"] for one in answer.lost] or self.keys.keys
                     self._lose(str(answer))
                 else:
                     self._reason = "it could not be renewed in time: %s" % answer
-                    log.info("lock %r: not renewed; retrying: %s", self.key, answer)
+                    log.info("lock %s: not renewed; retrying: %s", self.name, answer)
                     self._next, attempt = now() + pause(attempt, max(0.1, self._margin)), attempt + 1
 
     def _lose(self, reason: str) -> None:
@@ -341,7 +354,7 @@ class Claim:
             try:
                 listener()
             except BaseException:
-                log.exception("lock %r: its loss was not told", self.key)
+                log.exception("lock %s: its loss was not told", self.name)
         if self._on_lost:
             try:
                 _thread.start_new_thread(self._tell, (self._on_lost,))
@@ -353,37 +366,43 @@ class Claim:
         try:
             listener()
         except BaseException:
-            log.exception("lock %r: the callback for its loss failed", self.key)
+            log.exception("lock %s: the callback for its loss failed", self.name)
         finally:
             if self._telling:
                 self._telling.set_result(None)
 
     def _release(self, limit: float) -> None:
         """Releases, for so many seconds. A service that cannot be reached is no error of the work."""
-        path = "?fencing_token=%d" % self.fencing_token if self.fencing_token else ""
         over, attempt, may_be_done = min(now() + limit, self._end), 0, False
         while True:
             # A lease that has ended is asked for once: a late request may have begun another one.
             last = max(over, now()) + HEAR_OUT
-            answer = self._call("DELETE", path, HEAR_OUT, None, last, self._keeper, attempt > 0).wait() or Answer()
-            if answer.other:  # A late request of this claim has begun another lease, and nobody knows of it.
-                self._call("DELETE", "?fencing_token=%d" % answer.other, HEAR_OUT, limit=last).wait()
+            request = self.keys.release(self.fencing_tokens)
+            answer = self._call("DELETE", request, HEAR_OUT, last, self._keeper, attempt > 0).wait() or Answer()
+            self._release_others(answer, last)
             self.was_released = answer.status == 204 or answer.code == "lock_lost" and may_be_done
             if self.was_released:
                 return
             if answer.code == "lock_lost":
                 if self.decided.done() and not self.lost.is_set():
+                    self._lost_keys = [one["key"] for one in answer.lost] or self.keys.keys
                     self._reason = str(answer)
                     self.lost.set()
                 return
             may_be_done = may_be_done or answer.was_sent and not answer.is_no()
             wait, attempt = pause(attempt, 1.0), attempt + 1
-            if not answer.may_pass() and not self.fencing_token:
+            if not answer.may_pass() and not self.fencing_tokens:
                 return  # The acquire was refused, as this is.
             if now() + wait > over or not answer.may_pass():
-                log.warning("lock %r: not released; the lease ends by its TTL: %s", self.key, answer)
+                log.warning("lock %s: not released; the lease ends by its TTL: %s", self.name, answer)
                 return
             time.sleep(wait)
+
+    def _release_others(self, answer: Answer, limit: float) -> None:
+        """Releases leases that a late request of this claim has begun: nobody knows of them."""
+        for key, number in answer.others.items():
+            path = path_of(key or self.keys.keys[0]) + "?fencing_token=%d" % number
+            self._call("DELETE", (path, None), HEAR_OUT, limit).wait()
 
 
 def keeper_of(service: Service) -> Keeper:

@@ -12,10 +12,11 @@ import threading
 import urllib.parse
 import weakref
 from concurrent import futures
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar, Union, cast
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, TypeVar, Union, cast
 
-from ._claim import LONGEST, MOMENT, Claim, path_of
+from ._claim import LONGEST, MOMENT, Claim
 from ._errors import LeaseLost, LockBusy, LockkeeperError
+from ._keys import Key, keys_of, path_of
 from ._service import Duration, Path, Service, seconds
 from ._wait import Wait
 
@@ -46,8 +47,25 @@ class _Held:
     """What the leases of both kinds have."""
 
     def __init__(self, claim: Claim) -> None:
-        self._claim, self.key, self.token, self.lost = claim, claim.key, claim.token, claim.lost
-        self.fencing_token, self.slot = claim.fencing_token, claim.slot
+        self._claim, self.token, self.lost = claim, claim.token, claim.lost
+        self.keys, self.fencing_tokens, self.slots = list(claim.keys.keys), claim.fencing_tokens, claim.slots
+
+    @property
+    def key(self) -> str:
+        return self._only("key", "keys")
+
+    @property
+    def fencing_token(self) -> int:
+        return self.fencing_tokens[self._only("fencing_token", "fencing_tokens")]
+
+    @property
+    def slot(self) -> Optional[int]:
+        return self.slots[self._only("slot", "slots")]
+
+    def _only(self, name: str, names: str) -> str:
+        if self._claim.keys.is_several:
+            raise AttributeError("a lease of several keys has no `%s`: use `%s`" % (name, names))
+        return self.keys[0]
 
     def remaining(self) -> float:
         """Seconds that the lease lasts at least, if it is not renewed."""
@@ -76,10 +94,11 @@ class _Held:
 
 
 class Lease(_Held):
-    """The right to a key, renewed until it is released or lost; a context manager that releases it.
+    """The right to a key, or to several, renewed until it is released or lost; a context manager that releases it.
 
     `fencing_token` rises with every lease of the key: let what the lock guards refuse a smaller one. `lost`
-    is set before the lease ends: then stop. `slot` is a number that no other lease has, with `slots`.
+    is set before the lease ends: then stop. `slot` is a number that no other lease has, with `slots`. Of several
+    keys there are `keys`, and by key `fencing_tokens` and `slots`.
     Keep the object: the lease is released when it is collected, and at the end of the process.
     """
 
@@ -301,23 +320,27 @@ class _Client:
     def __deepcopy__(self, _: Any) -> "_Client":
         return self  # It never changes.
 
-    def lock(self, key: str, ttl: Duration = 30, wait: Optional[Duration] = 0, slots: Optional[int] = None,
-             shared: bool = False, owner: Optional[str] = None,
+    def lock(self, key: Union[str, Sequence[Key]], ttl: Duration = 30, wait: Optional[Duration] = 0,
+             slots: Optional[int] = None, shared: bool = False, owner: Optional[str] = None,
              on_lost: Optional[Callable[[], object]] = None,
-             on_wait: Optional[Callable[[Wait], object]] = None) -> Lock:
+             on_wait: Optional[Callable[[Wait], object]] = None, units: Optional[int] = None) -> Lock:
         """A lock for `with`, for `async with`, or as a decorator; `wait=None` waits for ever.
+
+        A list of keys is all of them, or none; `{"key": "gpu", "slots": 8, "units": 3}` is one with its share.
 
         Raises LockBusy, ServiceUnavailable, RequestRefused or WaitCancelled before the block, and LeaseLost
         at its end, or before it if no lease is left by then. `on_lost` is called before the lease ends, and
         `on_wait` when a wait in line has begun and once a minute, each in another thread.
         """
         length, patience = seconds(ttl), float("inf") if wait is None else seconds(wait)
-        path_of(key)
+        keys = keys_of(key)
+        share = {"slots": slots, "units": units, "shared": shared or None}
+        if keys.is_several and any(value is not None for value in share.values()):
+            raise ValueError('each of several keys has its own share, as in {"key": "gpu", "slots": 8}')
 
         def make() -> Claim:
             name = owner or self._owner or "%s:%d" % (socket.gethostname(), os.getpid())
-            options = {"slots": slots, "shared": shared or None, "owner": name}
-            return Claim(self._service, key, length, patience, options, on_lost, on_wait)
+            return Claim(self._service, keys, length, patience, dict(share, owner=name), on_lost, on_wait)
 
         return Lock(make)
 
@@ -344,12 +367,12 @@ class _Client:
 class LockClient(_Client):
     __doc__ = _Client.__doc__
 
-    def try_lock(self, key: str, ttl: Duration = 30, slots: Optional[int] = None, shared: bool = False,
-                 owner: Optional[str] = None,
-                 on_lost: Optional[Callable[[], object]] = None) -> Optional[Lease]:
+    def try_lock(self, key: Union[str, Sequence[Key]], ttl: Duration = 30, slots: Optional[int] = None,
+                 shared: bool = False, owner: Optional[str] = None,
+                 on_lost: Optional[Callable[[], object]] = None, units: Optional[int] = None) -> Optional[Lease]:
         """A lease, or None if another client holds the key. Use it in `with`, or release it."""
         try:
-            return self.lock(key, ttl, 0, slots, shared, owner, on_lost).__enter__()
+            return self.lock(key, ttl, 0, slots, shared, owner, on_lost, units=units).__enter__()
         except LockBusy:
             return None
 
@@ -373,12 +396,13 @@ class AsyncLockClient(_Client):
     """A LockClient whose `try_lock`, `get`, `list` and `force_release` are coroutines. The threads of the package
     make the requests, so a blocked event loop loses no lease, and a client may be used in several loops."""
 
-    async def try_lock(self, key: str, ttl: Duration = 30, slots: Optional[int] = None, shared: bool = False,
-                       owner: Optional[str] = None,
-                       on_lost: Optional[Callable[[], object]] = None) -> Optional[AsyncLease]:
+    async def try_lock(self, key: Union[str, Sequence[Key]], ttl: Duration = 30, slots: Optional[int] = None,
+                       shared: bool = False, owner: Optional[str] = None,
+                       on_lost: Optional[Callable[[], object]] = None,
+                       units: Optional[int] = None) -> Optional[AsyncLease]:
         """A lease, or None if another client holds the key. Use it in `async with`, or release it."""
         try:
-            return await self.lock(key, ttl, 0, slots, shared, owner, on_lost)._acquire()
+            return await self.lock(key, ttl, 0, slots, shared, owner, on_lost, units=units)._acquire()
         except LockBusy:
             return None
 

@@ -20,11 +20,11 @@ class LockBusy(LockkeeperError):
 
 class LeaseLost(LockkeeperError):
     """The lease ended, or was about to, before the work did: stop, other work may overlap with yours. Or before
-    the work began: then nothing ran."""
+    the work began: then nothing ran. Of several keys `key` is the first one whose lease was lost."""
 
-    def __init__(self, key: str, fencing_token: int, reason: str, has_begun: bool = True) -> None:
+    def __init__(self, key: str, fencing_token: int, reason: str, has_begun: bool = True, name: str = "") -> None:
         text = "ended: %s; other work may overlap with yours" if has_begun else "began: %s; nothing ran"
-        super().__init__("the lease on %r was lost before the work %s" % (key, text % reason))
+        super().__init__("the lease on %s was lost before the work %s" % (name or repr(key), text % reason))
         self.key, self.fencing_token, self.reason = key, fencing_token, reason
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.parse
 from datetime import timedelta
-from typing import Any, Callable, Dict, Optional, Protocol, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, Union
 
 from ._connect import (CONNECT, Addresses, Connection, Proxy, ProxyRefusal, UnixConnection,
                        proxy_of_environment)
@@ -88,9 +88,12 @@ class Answer:
         # A problem without a type of the service is from a gateway.
         is_problem = str(self.body.get("type", "")).startswith("urn:lockkeeper:")
         self.code = str(self.body.get("code", "")) if is_problem else ""
-        # The number of the lease that the token has, if it is not the one that the request is about.
-        is_named = self.code == "lock_lost" or self.code and self.body.get("mine")
-        self.other: Optional[int] = self.body.get("fencing_token") if is_named else None
+        # The leases that the token has, if they are not those that the request is about: numbers by key, and the key
+        # is empty if it is the only one of the request. Of several keys `lost` has those that were lost.
+        self.lost: List[Dict[str, Any]] = self.body.get("lost", []) if self.code == "lock_lost" else []
+        found = [self.body] if self.code == "lock_lost" or self.code and self.body.get("mine") else []
+        self.others: Dict[str, int] = {one.get("key", ""): one["fencing_token"] for one in found + self.lost
+                                       if one.get("fencing_token")}
         self.retry_after = 0.0  # seconds; of `superseded` alone
 
     def __str__(self) -> str:
@@ -100,7 +103,7 @@ class Answer:
 
     def is_no(self) -> bool:
         """Whether nothing was granted for sure, and nothing under way will be."""
-        if self.code in ("", "superseded") or self.other:  # Another request has the place, or a lease.
+        if self.code in ("", "superseded") or self.others:  # Another request has the place, or a lease.
             return False
         return self.status < 500 or self.code == "draining" or self.body.get("outcome") == "not_acquired"
 
