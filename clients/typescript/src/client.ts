@@ -4,8 +4,9 @@ import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import { ANSWER_TIME, USUAL } from './absence.js';
 import { type Duration, backoff, millis, now, sleep } from './clock.js';
-import { LeaseLost, LockBusy, RequestRefused, errorOf } from './errors.js';
-import { failureOf, keyPath, send } from './http.js';
+import { LeaseLost, LockBusy, errorOf } from './errors.js';
+import { failureOf, send } from './http.js';
+import { type ClaimedKey, checkShare, keysOf, pathOf } from './keys.js';
 import { Lease, MOMENT, stayAlive } from './lease.js';
 import { type Service, serviceOf } from './service.js';
 import { type Wait, report } from './wait.js';
@@ -35,6 +36,8 @@ export interface LockOptions {
     wait?: Duration;
     /** Share the key with so many leases in all at most, this one included; or, as a reader, with all who share it. */
     slots?: number; shared?: boolean;
+    /** How many of the slots this lease takes; 1 by default. */
+    units?: number;
     /** In place of the client's. */
     owner?: string;
     /** Gives up the claim; in withLock() also tells the work to stop. */
@@ -54,9 +57,12 @@ export type LockStatus =
 /** What a forced release ended: of a shared key the first lease, and their number. */
 export type ForcedRelease = { key: string; owner?: string; fencingToken?: number; holders?: number };
 
+/** A key, or several at once. */
+export type LockKeys = string | readonly (string | ClaimedKey)[];
+
 type Work<T> = (lease: Lease) => T | Promise<T>;
 
-const OPTIONS = ['ttl', 'wait', 'slots', 'shared', 'owner', 'signal', 'onWait'];
+const OPTIONS = ['ttl', 'wait', 'slots', 'units', 'shared', 'owner', 'signal', 'onWait'];
 
 export class LockClient {
     readonly #service: Service;
@@ -70,18 +76,19 @@ export class LockClient {
     /**
      * Runs the work under a lease that is renewed meanwhile, also while the event loop is blocked, and released at the
      * end. Rejects with what the work throws; with LockBusy if others still hold the key after the wait; with LeaseLost
-     * if the lease ended before the work, or the work was told that it would.
+     * if the lease ended before the work, or the work was told that it would. A list of keys is all of them, or none;
+     * { key: 'gpu', slots: 8, units: 3 } is one with its share.
      */
-    withLock<T>(key: string, work: Work<T>): Promise<T>;
-    withLock<T>(key: string, options: LockOptions, work: Work<T>): Promise<T>;
-    async withLock<T>(key: string, first: LockOptions | Work<T>, second?: Work<T>): Promise<T> {
+    withLock<T>(key: LockKeys, work: Work<T>): Promise<T>;
+    withLock<T>(key: LockKeys, options: LockOptions, work: Work<T>): Promise<T>;
+    async withLock<T>(key: LockKeys, first: LockOptions | Work<T>, second?: Work<T>): Promise<T> {
         const [options, work] = typeof first === 'function' ? [{}, first] : [first, second];
         if (typeof work !== 'function') throw new TypeError('withLock(key, options, work): the work is no function');
         return stayAlive(this.#acquire(key, options).then((lease) => run(lease, work, options.signal)));
     }
 
     /** Returns a lease, which is renewed until its release(); null if others hold the key after the wait. */
-    async tryLock(key: string, options: LockOptions = {}): Promise<Lease | null> {
+    async tryLock(key: LockKeys, options: LockOptions = {}): Promise<Lease | null> {
         return nullFor(LockBusy, this.#acquire(key, options));
     }
 
@@ -109,28 +116,30 @@ export class LockClient {
         return nullFor<ForcedRelease>(LeaseLost, asked.then(camel));
     }
 
-    async #acquire(key: string, options: LockOptions): Promise<Lease> {
-        const { ttl = 30, wait = 0, slots, shared, signal } = options;
+    async #acquire(key: LockKeys, options: LockOptions): Promise<Lease> {
+        const { ttl = 30, wait = 0, slots, units, shared, signal } = options;
         const unknown = Object.keys(options).find((name) => !OPTIONS.includes(name));
         // A misspelt TTL must never silently mean the default.
         if (unknown) throw new TypeError(`unknown option '${unknown}'; the options are ${OPTIONS.join(', ')}`);
-        // JSON has no such number: it would be an exclusive lease.
-        if (!Number.isSafeInteger(slots ?? 1)) throw new TypeError(`slots: '${slots}' is no number of leases`);
+        checkShare(options);
         // Other libraries have milliseconds here: a process that dies would keep its key for hours.
         if (Number(ttl) > 3600) {
             throw new TypeError(`ttl: ${ttl} is a number of seconds, more than an hour: write '${ttl}ms' or '${ttl}s'`);
         }
-        pathOf(key);
+        const keys = keysOf(key);
+        if (keys.claimed && (slots ?? units ?? shared) !== undefined) {
+            throw new TypeError("each of several keys has its own share, as in { key: 'gpu', slots: 8 }");
+        }
         const { tokenPrefix = process.env['LOCKKEEPER_TOKEN_PREFIX'] ?? '' } = this.#own;
         const owner = options.owner ?? this.#own.owner ?? `${hostname()}:${process.pid}`;
         const token = tokenPrefix + randomBytes(16).toString('hex');
         const [ms, until] = [Math.round(millis('ttl', ttl)), now() + millis('wait', wait)];
-        const claim = { service: this.#service, key, token, ttl: ms, until, limits: USUAL, options: { owner, slots, shared } };
+        const claim = { service: this.#service, keys, token, ttl: ms, until, limits: USUAL, options: { owner, slots, units, shared } };
         const warn = this.#own.warn ?? ((message: string) => process.emitWarning(message, 'LockkeeperWarning'));
         const over = new AbortController();
         if (options.onWait && claim.until > now()) {
-            const failed = (error: unknown) => warn(`'${key}': the callback for its wait failed: ${error}`);
-            report(this.#service, key, owner, options.onWait, over.signal).catch(failed);
+            const failed = (error: unknown) => warn(`${keys.name}: the callback for its wait failed: ${error}`);
+            report(this.#service, keys.keys, owner, options.onWait, over.signal).catch(failed);
         }
         return new Lease(claim, warn).acquire(signal).finally(() => over.abort());
     }
@@ -161,7 +170,7 @@ async function run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promis
     const cause = ended.status === 'rejected' ? ended.reason : undefined;
     const released = lease.release().catch((lost: LeaseLost) => {
         // What the work threw is not hidden.
-        throw cause && cause !== lost ? new LeaseLost(lost.message, { key: lease.key }, { cause }) : lost;
+        throw cause && cause !== lost ? new LeaseLost(lost.message, { key: lost.key }, { cause }) : lost;
     });
     // A caller does not wait for what it has given up. A success is one only if the lease lasted.
     const isHurried = ended.status === 'rejected' && signal?.aborted;
@@ -169,14 +178,6 @@ async function run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promis
     released.catch(() => {});
     if (ended.status === 'rejected') throw cause;
     return ended.value;
-}
-
-/** The path of a key, which nothing on the way resolves to another one. */
-function pathOf(key: string): string {
-    const isWhole = typeof key === 'string' && !/\p{Surrogate}/u.test(key);
-    if (isWhole && !/(^|\/)\.{0,2}(\/|$)/.test(key)) return keyPath(key);
-    const message = `${JSON.stringify(key)} is no key: it is a text, without segments that are empty, . or ..`;
-    throw new RequestRefused(message, { key, code: 'invalid_key' });
 }
 
 /** The members of an answer in the spelling of this language: `ttl_ms` is `ttlMs`. */

@@ -9,7 +9,7 @@ import { connectionWords, refusal } from './words.js';
 
 export type { Service };
 
-/** The key is for messages; the answer has to be there `within` so many milliseconds. One that `isOnce` is not repeated. */
+/** The key, of several the first, is for errors; the answer has to be there `within` so many milliseconds. One that `isOnce` is not repeated. */
 export type Request = { method: string; path: string; key: string; token?: string; body?: object; within: number; isOnce?: boolean };
 
 /**
@@ -27,9 +27,6 @@ export type Call = { answer: Promise<Answer>; cut: () => void };
 
 const MAX_BYTES = 8 << 20; // More than the largest page of a list.
 
-/** The path of a key. Its slashes stay, because some proxies refuse `%2F`. */
-export const keyPath = (key: string) => `/locks/${encodeURIComponent(key).replaceAll('%2F', '/')}`;
-
 /** Sends a request. A connection that has failed takes the idle ones with it, so that the repeat meets a new one. */
 export function send(service: Service, { method, path, token, body, within, isOnce }: Request): Call {
     const { connection, prefix, url } = service;
@@ -39,7 +36,10 @@ export function send(service: Service, { method, path, token, body, within, isOn
     } catch (error) {
         return { answer: Promise.resolve({ ...NONE, why: (error as Error).message, isFinal: true }), cut: () => {} };
     }
-    const headers = { 'Content-Type': 'application/json', ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
+    const text = body && JSON.stringify(body);
+    // Node sends no length by itself with a DELETE.
+    const length = text !== undefined && { 'Content-Length': Buffer.byteLength(text) };
+    const headers = { 'Content-Type': 'application/json', ...length, ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
     const agent = agentOf(connection);
     if (isOnce) closeIdle(agent); // One of them may be closed by the service in this moment.
     const { protocol, hostname, port, proxy } = connection;
@@ -81,7 +81,7 @@ export function send(service: Service, { method, path, token, body, within, isOn
         response.on('close', () => cut('the answer was cut'));
         response.on('end', () => response.complete && cut('', read(response, text)));
     });
-    request.end(body && JSON.stringify(body));
+    request.end(text);
     return { answer, cut: () => cut() };
 }
 
@@ -95,14 +95,24 @@ function read({ statusCode: status, headers }: http.IncomingMessage, text: strin
     return { status, body, code, retryAfter: code === 'superseded' ? Number(headers['retry-after'] ?? 0) * 1e3 : 0 };
 }
 
-/** The number of the lease that the token has, if it is not the one that the request is about. */
-export const otherLease = ({ code, body }: Answer): number | undefined =>
-    code === 'lock_lost' || (code && body.mine) ? body.fencing_token : undefined;
+/** The leases that were lost, if the request was about several. */
+export const lostLeases = ({ code, body }: Answer): { key: string; fencing_token?: number }[] =>
+    code === 'lock_lost' && Array.isArray(body.lost) ? body.lost : [];
+
+/** The leases that the token has, if they are not those that the request is about. One key alone has no name here. */
+export const otherLeases = (answer: Answer): { key?: string; fencing_token: number }[] => {
+    const { code, body } = answer;
+    const found = code === 'lock_lost' || (code && body.mine) ? [body] : [];
+    return [...found, ...lostLeases(answer)].filter((one) => one.fencing_token);
+};
 
 /** Whether another request of the token has its place in line, or a lease. */
-const isOvertaken = (answer: Answer) => answer.code === 'superseded' || otherLease(answer) !== undefined;
+const isOvertaken = (answer: Answer) => answer.code === 'superseded' || otherLeases(answer).length > 0;
 
-/** Whether the token holds nothing, and no request under way will change that. */
+/**
+ * Whether the token holds nothing, and no request under way will change that; of several keys, whether this request has
+ * got nothing: an earlier one may have.
+ */
 export const holdsNothing = (answer: Answer) =>
     !isOvertaken(answer) && (answer.code in KINDS || (answer.code !== '' && answer.body.outcome === 'not_acquired'));
 
@@ -128,7 +138,8 @@ export function failureOf(service: Service, { method, key }: Request, answer: An
         : status ? `the answer is ${status} and not from lockkeeper` : answer.why;
     const isRefused = kind === 'RequestRefused' && status !== 0;
     const message = isRefused ? refusal(code, told, answer.hasApiKey) + (code ? '' : `, ${service.url}`) : told;
-    const fields: Record<string, unknown> = { key, status: status || undefined, code: code || undefined };
+    const about = (code && body.key) || lostLeases(answer)[0]?.key || key; // Of several.
+    const fields: Record<string, unknown> = { key: about, status: status || undefined, code: code || undefined };
     if (kind === 'LockBusy') [fields.owner, fields.retryAfter] = [body.owner, body.retry_after_ms && body.retry_after_ms / 1e3];
     if (kind === 'ServiceUnavailable') fields.outcome = didNothing(answer) ? 'nothing' : 'unknown';
     if (kind === 'RequestRefused') fields.field = body.field;

@@ -51,13 +51,16 @@ export async function stayAlive<T>(promise: Promise<T>): Promise<T> {
     return promise.finally(() => clearInterval(timer));
 }
 
-/** A lease, which is renewed until it is released or the process ends. It does not keep the process alive. */
+/**
+ * A lease, of one key or of several, which is renewed until it is released or the process ends. It does not keep the
+ * process alive.
+ */
 export class Lease {
-    readonly key: string;
-    /** Whatever the key guards should refuse a number below the highest that it has seen. */
-    readonly fencingToken!: number;
-    /** With `slots`: the number of its place, from 1, that no other lease of the key has. */
-    readonly slot: number | undefined;
+    readonly keys: readonly string[];
+    /** By key. Whatever a key guards should refuse a number below the highest that it has seen. */
+    readonly fencingTokens: Readonly<Record<string, number>> = {};
+    /** By key, with `slots`: the number of its place, from 1, that no other lease of the key has. */
+    readonly slots: Readonly<Record<string, number | undefined>> = {};
     readonly #control = new AbortController();
     /** Aborted with LeaseLost before the lease ends: stop then. In withLock() also by the signal of the options. */
     readonly signal: AbortSignal = this.#control.signal;
@@ -76,9 +79,23 @@ export class Lease {
 
     /** @internal */
     constructor(claim: Claim, warn: (message: string) => void) {
-        [this.key, this.#warn] = [claim.key, warn];
+        [this.keys, this.#warn] = [claim.keys.keys, warn];
         this.#begin = { do: 'begin', id: ++lastId, claim, end: new BigInt64Array(new SharedArrayBuffer(8)) };
         this.#margin = Math.max(200, claim.ttl / 10);
+    }
+
+    get key(): string {
+        return this.#only('key', 'keys');
+    }
+
+    /** Whatever the key guards should refuse a number below the highest that it has seen. */
+    get fencingToken(): number {
+        return this.fencingTokens[this.#only('fencingToken', 'fencingTokens')]!;
+    }
+
+    /** With `slots`: the number of its place, from 1, that no other lease of the key has. */
+    get slot(): number | undefined {
+        return this.slots[this.#only('slot', 'slots')];
     }
 
     /** The secret that proves the lease to the service. */
@@ -121,7 +138,7 @@ export class Lease {
         if (this.#isDropped) throw signal!.reason;
         if (this.#last?.is !== 'failed') return this;
         const error = errorOf(this.#last.failure);
-        Object.assign(error, { key: this.key });
+        Object.assign(error, { key: error.key ?? this.keys[0] });
         error.stack = `${error}${caller.slice(caller.indexOf('\n'))}`;
         throw error;
     }
@@ -132,8 +149,8 @@ export class Lease {
         if (report.is === 'waiting') return this.#warn(report.why);
         if (report.is === 'granted') {
             if (this.#isDropped) return; // Its release is reported next.
-            const { fencingToken, slot } = report.grant;
-            Object.assign(this, { fencingToken, slot });
+            const { numbers: fencingTokens, slots } = report.grant;
+            Object.assign(this, { fencingTokens, slots });
             // In the middle of a short lease, which a max_hold may have cut, at the latest.
             this.#margin = Math.min(this.#margin, report.grant.ttl / 2);
             this.#watch();
@@ -144,7 +161,7 @@ export class Lease {
             }
             if (this.#last) return;
             this.#last = report;
-            if (report.is === 'lost') this.#lose(report.why);
+            if (report.is === 'lost') this.#lose(report.why, report.keys);
             if (report.is === 'failed') this.#why = report.failure.message; // The work is told before the end.
         }
         this.#wake();
@@ -152,7 +169,7 @@ export class Lease {
 
     /** @internal Throws if there is no lease to begin with: this process may have been suspended since the grant. */
     begin(): void {
-        if (this.#left() <= this.#margin) this.#lose(this.#why, 'began', 'nothing ran');
+        if (this.#left() <= this.#margin) this.#lose(this.#why, [], 'began', 'nothing ran');
         this.signal.throwIfAborted();
     }
 
@@ -166,6 +183,11 @@ export class Lease {
         send({ do: 'drop', id: this.#begin.id });
     }
 
+    #only(name: string, names: string): string {
+        if (!this.#begin.claim.keys.claimed) return this.keys[0]!;
+        throw new TypeError(`a lease of several keys has no \`${name}\`: use \`${names}\``);
+    }
+
     #next = () => stayAlive(new Promise<void>((resolve) => (this.#wake = resolve)));
 
     /** Milliseconds. The worker writes the end. */
@@ -177,23 +199,25 @@ export class Lease {
         this.#timer = setTimeout(() => this.#watch(), Math.min(left, 1000)).unref(); // A suspension stops timers.
     }
 
-    #lose(why: string, before = 'ended', then = 'other work may overlap with yours'): void {
+    #lose(why: string, lost: string[] = [], before = 'ended', then = 'other work may overlap with yours'): void {
         clearTimeout(this.#timer);
-        this.#lost ??= new LeaseLost(`the lease on '${this.key}' was lost before the work ${before}: ${why}; ${then}`, { key: this.key });
+        const name = lost.length ? lost.map((key) => `'${key}'`).join(', ') : this.#begin.claim.keys.name;
+        const message = `the lease on ${name} was lost before the work ${before}: ${why}; ${then}`;
+        this.#lost ??= new LeaseLost(message, { key: lost[0] ?? this.keys[0] });
         this.#control.abort(this.#lost);
     }
 
     async #giveBack(): Promise<void> {
         const isOver = this.#left() <= 0;
         clearTimeout(this.#timer);
-        if (!this.#last) this.#drop();
+        if (!this.#last || this.#last.is === 'lost') this.#drop(); // Of several keys others may be left.
         while (!this.#last) await this.#next();
         const last = this.#last as Report;
         if (isOver) this.#lose(this.#why);
-        if (last.is === 'gone') this.#lose(last.why);
+        if (last.is === 'gone') this.#lose(last.why, last.keys);
         if (this.#lost) throw this.#lost;
         if (last.is === 'unreached' || last.is === 'failed') {
-            this.#warn(`'${this.key}' is not released; the lease ends by its TTL: ${last.is === 'failed' ? this.#why : last.why}`);
+            this.#warn(`${this.#begin.claim.keys.name} is not released; the lease ends by its TTL: ${last.is === 'failed' ? this.#why : last.why}`);
         }
     }
 }

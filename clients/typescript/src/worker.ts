@@ -4,13 +4,20 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { ANSWER_TIME, Absence, type Limits } from './absence.js';
 import { backoff, now, sleep, suspended } from './clock.js';
 import type { Failure } from './errors.js';
-import { type Answer, type Call, type Service, didNothing, failureOf, holdsNothing, keyPath, otherLease, send } from './http.js';
+import { type Answer, type Call, type Service, didNothing, failureOf, holdsNothing, lostLeases, otherLeases, send } from './http.js';
+import { type Keys, type Numbers, acquireOf, keyPath, leasesIn, refreshOf, releaseOf } from './keys.js';
 
 /** The `ttl` in milliseconds, `until` is the end of the wait. A new token for each claim, so a repeat is the same claim. */
-export type Claim = { service: Service; key: string; token: string; ttl: number; until: number; limits: Limits; options: object };
+export type Claim = { service: Service; keys: Keys; token: string; ttl: number; until: number; limits: Limits; options: object };
 
-/** `end` comes before the end that the service knows; capped by a max_hold, no renewal makes it last longer. */
-type Grant = { fencingToken: number; slot?: number; ttl: number; end: number; isCapped: boolean };
+/**
+ * The leases of all keys: fencing tokens and slots by key, and what is left of the one that ends first. `end` comes
+ * before the end that the service knows; with `capped`, those that a max_hold has cut, no renewal makes it last longer.
+ */
+type Grant = { numbers: Numbers; slots: Record<string, number | undefined>; ttl: number; end: number; capped: string[] };
+
+/** Why a lease is lost, and of several keys which. */
+type Loss = { why: string; keys?: string[] };
 
 /** `end` is shared with the program: 0 before the grant and after a loss. */
 export type Begin = { do: 'begin'; id: number; claim: Claim; end: BigInt64Array };
@@ -19,12 +26,12 @@ export type Begin = { do: 'begin'; id: number; claim: Claim; end: BigInt64Array 
 export type Order = Begin | { do: 'drop'; id: number } | { do: 'end'; done: Int32Array };
 
 /** How a release went: `gone` if there was no lease any more. */
-type Released = { is: 'released' | 'gone' | 'unreached'; why: string };
+type Released = { is: 'released' | 'gone' | 'unreached' } & Loss;
 
 /** What became of a claim. After `failed` and `lost` something may be left for a moment, until `released`. */
 export type Report = { id: number } & (
-    { is: 'granted'; grant: Grant } | { is: 'failed'; failure: Failure } | { is: 'troubled' | 'waiting' | 'lost'; why: string }
-    | Released
+    { is: 'granted'; grant: Grant } | { is: 'failed'; failure: Failure } | { is: 'troubled' | 'waiting'; why: string }
+    | ({ is: 'lost' } & Loss) | Released
 );
 
 const SLICE = 20_000; // The longest wait of one request; a longer wait repeats it in the same place.
@@ -45,6 +52,7 @@ class Keeping {
     readonly #id: number;
     readonly #claim: Claim;
     readonly #end: BigInt64Array;
+    #lasts = 0; // The end, which stays after a loss: of several keys only one may be lost.
     #isDropped = false;
     #wake = () => {};
     readonly over: Promise<void>;
@@ -83,26 +91,45 @@ class Keeping {
             return tell({ id, is: 'released', why: '' });
         }
         this.#note(grant.end);
-        if (grant.isCapped) tell({ id, is: 'troubled', why: CAPPED });
+        if (grant.capped.length) tell({ id, is: 'troubled', why: CAPPED });
         tell({ id, is: 'granted', grant });
-        const why = await this.#renew(grant);
-        if (why === undefined) return tell({ id, ...(await this.#release(grant)) });
+        const loss = await this.#renew(grant);
+        if (!loss) return tell({ id, ...(await this.#release(grant)) });
         this.#note(0);
-        tell({ id, is: 'lost', why });
+        tell({ id, is: 'lost', ...loss });
+        // The work keeps what it has of several leases while it stops.
+        while (this.#isSeveral && !this.#isDropped && now() < this.#lasts) {
+            await this.#unlessDropped(sleep(Math.min(1000, this.#lasts - now())));
+        }
         await this.#release(grant); // By the service's clock it may be there still.
         tell({ id, is: 'released', why: '' });
     }
 
-    #note = (end: number) => Atomics.store(this.#end, 0, BigInt(Math.floor(end)));
+    #note(end: number): void {
+        this.#lasts = end || this.#lasts;
+        Atomics.store(this.#end, 0, BigInt(Math.floor(end)));
+    }
 
-    #request(method: string, within: number, after = '', body?: object) {
-        const { key, token } = this.#claim;
-        return { method, path: keyPath(key) + after, key, token, body, within };
+    get #isSeveral(): boolean {
+        return this.#claim.keys.claimed !== undefined;
+    }
+
+    #request(method: string, within: number, what: { path: string; body?: object }) {
+        const { keys, token } = this.#claim;
+        return { method, key: keys.keys[0]!, token, within, ...what };
+    }
+
+    /** Releases leases that a late request of this claim has begun: nobody knows of them. */
+    async #releaseOthers(answer: Answer): Promise<void> {
+        for (const { key, fencing_token: number } of otherLeases(answer)) {
+            const path = `${keyPath(key ?? this.#claim.keys.keys[0]!)}?fencing_token=${number}`;
+            await send(this.#claim.service, this.#request('DELETE', LEAVE_TIME, { path })).answer;
+        }
     }
 
     /** Repeats the request until it is granted. Else a lease may exist if it is unsure; undefined if it was dropped. */
     async #acquire(): Promise<Grant | { failure: Failure; isUnsure: boolean } | undefined> {
-        const { service, key, ttl, until, limits, options } = this.#claim;
+        const { service, keys, ttl, until, limits, options } = this.#claim;
         let isUnsure = false; // A lease may exist, of an answer that was lost or late.
         let named: number | undefined; // A lease that an earlier request of this claim has begun: it is replaced.
         const absence = new Absence(limits);
@@ -112,7 +139,7 @@ class Keeping {
             // Two thirds of the rest: only the answer may have been lost, so there is time for a repeat.
             const within = Math.max(500, Math.min(ANSWER_TIME, ((until + GRACE - sent - wait) * 2) / 3));
             const body = { ttl_ms: ttl, wait_ms: wait, ...options, fencing_token: named };
-            const request = this.#request('POST', wait + within, '', body);
+            const request = this.#request('POST', wait + within, acquireOf(keys, body));
             const call = send(service, request);
             const answer = await this.#unlessDropped(call.answer);
             if (!answer) return await this.#leave(call);
@@ -120,8 +147,11 @@ class Keeping {
             // A late one is asked for again, which renews it.
             if (grant && grant.end - now() >= grant.ttl / 2) return grant;
             const isAbsent = absence.notes(answer, sent, wait);
-            isUnsure = !holdsNothing(answer) && (isUnsure || !didNothing(answer)) || named !== undefined;
-            if (otherLease(answer) || answer.code === 'lock_lost') named = otherLease(answer);
+            // Of several keys a no leaves what an earlier request has got.
+            isUnsure = (this.#isSeveral && isUnsure) || !holdsNothing(answer) && (isUnsure || !didNothing(answer)) || named !== undefined;
+            const [other] = otherLeases(answer);
+            if (other && this.#isSeveral) await this.#releaseOthers(answer); // No claim of several replaces a lease.
+            else if (other || answer.code === 'lock_lost') named = other?.fencing_token;
             superseded = answer.code === 'superseded' ? superseded + 1 : 0;
             const failure = failureOf(service, request, answer);
             if (superseded === SUPERSEDED) failure.kind = 'WaitCancelled';
@@ -130,13 +160,13 @@ class Keeping {
             const isTold = isBusy || (answer.code !== '' && answer.status === 429); // Nothing was lost.
             const end = isAbsent ? absence.end(until) : isTold ? until - 1 : until + GRACE;
             if (now() >= end || !['LockBusy', 'ServiceUnavailable'].includes(failure.kind)) {
-                if (failure.kind === 'ServiceUnavailable') failure.message = `'${key}' was not acquired: ${failure.message}`;
+                if (failure.kind === 'ServiceUnavailable') failure.message = `${keys.name} was not acquired: ${failure.message}`;
                 return { failure, isUnsure };
             }
             if (absence.isDue()) {
                 const left = until - now();
                 const more = left >= 1000 && left < Infinity ? `${Math.floor(left / 1000)} s more ` : '';
-                tell({ id: this.#id, is: 'waiting', why: `waiting ${more}for '${key}', retrying: ${failure.message}` });
+                tell({ id: this.#id, is: 'waiting', why: `waiting ${more}for ${keys.name}, retrying: ${failure.message}` });
             }
             failures = isBusy ? 0 : failures + 1;
             const pause = isBusy ? sent + PAUSE - now() : Math.max(answer.retryAfter, backoff(failures));
@@ -147,7 +177,8 @@ class Keeping {
 
     /** Leaves the line, and releases what was granted meanwhile, also by a request that a DELETE overtakes. */
     async #leave(call?: Call): Promise<undefined> {
-        const leave = () => send(this.#claim.service, this.#request('DELETE', LEAVE_TIME)).answer;
+        const request = this.#request('DELETE', LEAVE_TIME, releaseOf(this.#claim.keys));
+        const leave = () => send(this.#claim.service, request).answer;
         const first = leave();
         const last = call && (await Promise.race([call.answer, sleep(LEAVE_TIME)]));
         call?.cut();
@@ -155,25 +186,26 @@ class Keeping {
         if (grant) {
             this.#note(grant.end);
             await this.#release(grant);
-        } else if (!(last && holdsNothing(last)) && ((await first).status !== 204 || call)) {
+        } else if (!(last && holdsNothing(last) && !this.#isSeveral) && ((await first).status !== 204 || call)) {
             const until = now() + ON_ITS_WAY;
             while (now() < until && (await leave()).status !== 204) await sleep(PAUSE);
         }
     }
 
     /** Returns why the lease is lost, or undefined once it was dropped. */
-    async #renew(grant: Grant): Promise<string | undefined> {
+    async #renew(grant: Grant): Promise<Loss | undefined> {
         const calls = new Map<number, Call>(); // By the time of sending. A slow one is heard out beside the next.
-        const why = await this.#renewals(grant, calls);
+        const loss = await this.#renewals(grant, calls);
         for (const call of calls.values()) call.cut();
-        return why;
+        return loss;
     }
 
-    async #renewals({ fencingToken, end, ttl, isCapped }: Grant, calls: Map<number, Call>): Promise<string | undefined> {
-        const { service, ttl: asked } = this.#claim;
+    async #renewals({ numbers, end, ttl, capped }: Grant, calls: Map<number, Call>): Promise<Loss | undefined> {
+        const { service, keys, ttl: asked } = this.#claim;
+        const what = refreshOf(keys, numbers, asked);
         let why = 'this process was suspended, or the machine is overloaded';
         // A capped lease is renewed only to hear of its loss. Leases of one moment are not renewed in one moment.
-        const third = () => ((isCapped ? asked : Math.max(60, Math.min(asked, ttl))) / 3) * (1 - Math.random() / 10);
+        const third = () => ((capped.length ? asked : Math.max(60, Math.min(asked, ttl))) / 3) * (1 - Math.random() / 10);
         for (let due = end - ttl + third(), failures = 0; ; ) {
             while (now() < Math.min(due, end)) {
                 // In short steps, because a suspension stops timers.
@@ -181,9 +213,8 @@ class Keeping {
                 if (this.#isDropped) return undefined;
             }
             const left = end - now();
-            if (left <= 0) return isCapped ? CAPPED : `it could not be renewed in time: ${why}`;
-            const body = { ttl_ms: asked, fencing_token: fencingToken };
-            const request = this.#request('PUT', Math.max(50, left), '/refresh', body);
+            if (left <= 0) return capped.length ? { why: CAPPED, keys: capped } : { why: `it could not be renewed in time: ${why}` };
+            const request = this.#request('PUT', Math.max(50, left), what);
             calls.set(now(), send(service, request));
             const answers = [...calls].map(async ([sent, call]) => ({ sent, answer: await call.answer }));
             // Half of the rest: an attempt that hangs leaves time for the next.
@@ -197,16 +228,16 @@ class Keeping {
             }
             const renewed = this.#grant(heard.answer, heard.sent);
             calls.delete(heard.sent);
-            if (renewed?.fencingToken === fencingToken) {
+            if (renewed && keys.keys.every((key) => renewed.numbers[key] === numbers[key])) {
                 for (const call of calls.values()) call.cut();
                 calls.clear();
-                ({ end, ttl, isCapped } = renewed);
+                ({ end, ttl, capped } = renewed);
                 [due, failures] = [heard.sent + third(), 0];
                 this.#note(end);
-                if (isCapped) tell({ id: this.#id, is: 'troubled', why: CAPPED });
+                if (capped.length) tell({ id: this.#id, is: 'troubled', why: CAPPED });
             } else {
                 why = failureOf(service, request, heard.answer).message;
-                if (heard.answer.code === 'lock_lost') return why;
+                if (heard.answer.code === 'lock_lost') return { why, keys: lostLeases(heard.answer).map((one) => one.key) };
                 tell({ id: this.#id, is: 'troubled', why: `it could not be renewed in time: ${why}` });
                 due = now() + Math.min(backoff(failures++), left / 8);
             }
@@ -215,25 +246,27 @@ class Keeping {
 
     /** The grant in an answer, if it is for this claim: a cache may answer with another one. */
     #grant({ status, body }: Answer, sent: number): Grant | undefined {
-        const { fencing_token: fencingToken, ttl_ms: ttl, waited_ms: waited, slot, capped } = body;
-        if (status > 201 || body['key'] !== this.#claim.key || body['token'] !== this.#claim.token) return undefined;
-        if (![fencingToken, ttl, waited].every(Number.isSafeInteger)) return undefined;
-        return { fencingToken, slot, ttl, end: sent + waited + ttl, isCapped: capped === true };
+        const { ttl_ms: ttl, waited_ms: waited } = body;
+        const leases = leasesIn(this.#claim.keys, body);
+        if (status > 201 || !leases || body['token'] !== this.#claim.token) return undefined;
+        if (![ttl, waited].every(Number.isSafeInteger)) return undefined;
+        const numbers = Object.fromEntries(leases.map((one) => [one.key, one.fencing_token]));
+        const slots = Object.fromEntries(leases.map((one) => [one.key, one.slot]));
+        const capped = leases.filter((one) => one.capped === true).map((one) => one.key);
+        return { numbers, slots, ttl, end: sent + waited + ttl, capped };
     }
 
-    async #release({ fencingToken }: Grant): Promise<Released> {
-        const { service } = this.#claim;
-        const until = Math.min(now() + RELEASE_TIME, Number(Atomics.load(this.#end, 0)));
+    async #release({ numbers }: Grant): Promise<Released> {
+        const { service, keys } = this.#claim;
+        const until = Math.min(now() + RELEASE_TIME, this.#isSeveral ? this.#lasts : Number(Atomics.load(this.#end, 0)));
         for (let failures = 0, isUnsure = false; ; failures++) {
-            const request = this.#request('DELETE', RELEASE_TIME - 1000, `?fencing_token=${fencingToken}`);
+            const request = this.#request('DELETE', RELEASE_TIME - 1000, releaseOf(keys, numbers));
             const answer = await send(service, request).answer;
             if (answer.status === 204) return { is: 'released', why: '' };
             const { message: why, kind } = failureOf(service, request, answer);
-            // A late request of this claim has begun another lease, and nobody knows of it.
-            const other = otherLease(answer);
-            if (other) await send(service, this.#request('DELETE', LEAVE_TIME, `?fencing_token=${other}`)).answer;
+            await this.#releaseOthers(answer);
             // An earlier attempt, whose answer was lost, may have released it.
-            if (kind === 'LeaseLost') return { is: isUnsure ? 'released' : 'gone', why };
+            if (kind === 'LeaseLost') return { is: isUnsure ? 'released' : 'gone', why, keys: lostLeases(answer).map((one) => one.key) };
             isUnsure ||= !didNothing(answer);
             const pause = backoff(failures);
             if (kind === 'RequestRefused' || now() + pause >= until) return { is: 'unreached', why };

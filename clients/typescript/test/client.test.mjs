@@ -109,6 +109,74 @@ test('arguments that make no sense are refused before anything is asked', async 
     assert.equal(service.seen.length, 0);
 });
 
+test('units of the slots', async () => {
+    await client.withLock('a', { slots: 8, units: 3 }, () => {});
+    assert.deepEqual([service.seen[0].body.slots, service.seen[0].body.units], [8, 3]);
+    await assert.rejects(client.tryLock('a', { slots: 8, units: NaN }), { message: "units: 'NaN' is no number of units" });
+});
+
+test('several keys are all held, with a fencing token each', async () => {
+    const keys = ['b', { key: 'a/é', shared: true }, { key: 'gpu', slots: 8, units: 3 }, '__proto__'];
+    await client.withLock(keys, { ttl: '1m', owner: 'me' }, async (lease) => {
+        const [{ path, body }] = service.seen;
+        assert.equal(path, '/locks');
+        assert.deepEqual(body, { ttl_ms: 60000, wait_ms: 0, owner: 'me', keys: [{ key: 'b' }, ...keys.slice(1, 3), { key: '__proto__' }] });
+        assert.deepEqual(lease.keys, ['b', 'a/é', 'gpu', '__proto__']);
+        for (const key of lease.keys) assert.equal(lease.fencingTokens[key], service.held.get(key).number);
+        assert.ok(lease.stillMine('50s'));
+        for (const name of ['key', 'fencingToken', 'slot']) {
+            assert.throws(() => lease[name], new RegExp(`several keys has no \`${name}\`: use \`${name}s`));
+        }
+        assert.equal(await client.tryLock(['c', 'gpu']), null);
+        await assert.rejects(client.withLock(['c', 'gpu'], () => assert.fail()), { name: 'LockBusy', key: 'gpu' });
+        assert.equal(service.held.size, 4);
+    });
+    assert.equal(service.held.size, 0);
+    const last = service.seen.at(-1);
+    assert.deepEqual([last.method, last.path, last.body.leases.length], ['DELETE', '/locks', 4]);
+    assert.ok(last.body.leases.every((one) => one.fencing_token > 0));
+});
+
+test('several keys are lost with one of them, and the others last until the work has stopped', async () => {
+    const work = client.withLock(['a', 'b'], { ttl: '900ms' }, async ({ signal, remaining }) => {
+        service.held.delete('b');
+        await until(() => signal.aborted);
+        assert.deepEqual([...service.held.keys()], ['a']);
+        assert.equal(remaining(), 0);
+    });
+    await assert.rejects(work, (error) => error instanceof LeaseLost && error.key === 'b'
+        && error.message.startsWith("the lease on 'b' was lost before the work ended: "));
+    await until(() => service.held.size === 0);
+    assert.equal(service.seen[1].path, '/locks/refresh');
+    assert.ok(service.seen[1].body.leases.every((one) => one.fencing_token > 0));
+});
+
+test('several keys that make no sense are refused before anything is asked', async () => {
+    for (const [keys, message] of [
+        [['a', 'b//c'], /"b\/\/c" is no key/], [['a', { name: 'b' }], /undefined is no key/], [['a', null], /null is no key/],
+        [['a', { key: 'b', slots: NaN }], /slots: 'NaN' is no number/], [['a', { key: 'b', slot: 2 }], /unknown option 'slot' of 'b'/],
+        [[0, 1, 2, 3].map((number) => `${number}`.repeat(1000)), /4 keys are too long together/],
+    ]) await assert.rejects(client.tryLock(keys), { message });
+    for (const share of [{ slots: 2 }, { units: 2 }, { shared: false }]) {
+        await assert.rejects(client.tryLock(['a', 'b'], share), { message: /each of several keys has its own share/ });
+    }
+    assert.equal(service.seen.length, 0);
+});
+
+test('of several keys the one that is awaited is told', async () => {
+    Object.assign(PAUSES, { first: 50 });
+    const queue = [{ owner: 'first' }, { owner: 'me' }];
+    const looks = { a: { key: 'a', held: true, waiters: 1, queue: [{}] }, b: { key: 'b', held: true, owner: 'other', waiters: 2, queue } };
+    service.instead = async ({ method, key }) => (method === 'GET' ? [200, looks[key]] : void (await pause(200)));
+    service.held.set('b', { token: 'of another', number: 1, end: Infinity });
+    const told = [];
+    const onWait = (wait) => (told.push(wait), service.held.delete('b'));
+    await client.withLock(['b', 'a'], { wait: 60, owner: 'me', onWait }, () => {});
+    assert.deepEqual([told[0].key, told[0].owner, told[0].ahead], ['b', 'other', 1]);
+    assert.deepEqual(service.seen.filter(({ method }) => method === 'GET').map(({ key }) => key).slice(0, 2), ['a', 'b']);
+    Object.assign(PAUSES, { first: 1000 });
+});
+
 test('another holder is LockBusy, and null from tryLock', async () => {
     service.held.set('a', { token: 'x', number: 1, end: Infinity });
     await assert.rejects(client.withLock('a', () => assert.fail()), (error) =>

@@ -7,7 +7,25 @@ const problem = (status, code, more = {}) =>
 
 export async function fake({ listen = [0, '127.0.0.1'], make = createServer } = {}) {
     const service = { held: new Map(), seen: [], last: 0, instead: () => undefined, problem };
-    const answer = ({ method, key, token, body, query }) => {
+    /** About several keys: it waits for none. */
+    const several = ({ method, token, body }) => {
+        const keys = (body.keys ?? body.leases).map(({ key }) => key);
+        const isMine = (key) => service.held.get(key)?.token === token;
+        const busy = method === 'POST' && keys.find((key) => service.held.has(key) && !isMine(key));
+        if (busy) return problem(409, 'lock_held', { key: busy, owner: 'other', retry_after_ms: 1500, waited_ms: 0 });
+        if (method === 'POST') {
+            keys.forEach((key) => isMine(key) || service.held.set(key, { token, number: ++service.last, end: Infinity }));
+        }
+        const lost = keys.filter((key) => !isMine(key)).map((key) => ({ key }));
+        const leases = keys.filter(isMine).map((key) =>
+            ({ key, fencing_token: service.held.get(key).number, ttl_ms: body.ttl_ms }));
+        if (method === 'DELETE') keys.filter(isMine).forEach((key) => service.held.delete(key));
+        if (lost.length) return problem(409, 'lock_lost', { lost });
+        return method === 'DELETE' ? [204] : [200, { token, leases, ttl_ms: body.ttl_ms, waited_ms: 0 }];
+    };
+    const answer = (one) => {
+        const { method, key, token, body, query } = one;
+        if (body.keys ?? body.leases) return several(one);
         const lease = service.held.get(key);
         const mine = !!lease && lease.token === token && lease.end > Date.now();
         const grant = (status) => [status, {
