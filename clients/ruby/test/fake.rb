@@ -36,8 +36,31 @@ class Fake
     [status, { code: code, detail: "by the test", type: "urn:lockkeeper:#{code}" }.merge(members)]
   end
 
+  # About several keys: it waits for none.
+  def several(method, token, body)
+    keys = (body["keys"] || body["leases"]).map { |one| one["key"] }
+    mine = ->(key) { @held.fetch(key, []).first == token }
+    @mutex.synchronize do
+      if method == "POST"
+        busy = keys.find { |key| @held.key?(key) && !mine.call(key) }
+        return problem(409, "lock_held", key: busy, owner: "other", retry_after_ms: 1500) if busy
+
+        keys.each { |key| @held[key] ||= [token, @number += 1] }
+      end
+      lost = keys.reject(&mine).map { |key| { key: key } }
+      leases = keys.select(&mine).map { |key| { key: key, fencing_token: @held[key].last, ttl_ms: body["ttl_ms"] } }
+      leases.each { |one| @held.delete(one[:key]) } if method == "DELETE"
+      return problem(409, "lock_lost", lost: lost) if lost.any?
+      return [204, nil] if method == "DELETE"
+
+      [200, { token: token, leases: leases, ttl_ms: body["ttl_ms"], waited_ms: 0 }]
+    end
+  end
+
   def answer(method, key, headers, body)
     token = headers["lock-token"]
+    return several(method, token, body) if body["keys"] || body["leases"]
+
     plain = key.delete_suffix("/refresh")
     has, number = @held[plain]
     named = body.fetch("fencing_token", number).to_i

@@ -28,6 +28,75 @@ class LeaseTest < TestCase
     end
   end
 
+  def test_units_of_the_slots
+    @client.lock("k", slots: 8, units: 3) { assert_equal [8, 3], @fake.seen.last.body.values_at("slots", "units") }
+  end
+
+  def test_several_keys
+    @client.lock(["b", { key: "a/é", shared: true }, { "key" => "gpu", slots: 8, units: 3 }], ttl: "1m", owner: "me") do |lease|
+      seen = @fake.seen.first
+      assert_equal "locks", seen.key
+      assert_equal({ "keys" => [{ "key" => "b" }, { "key" => "a/é", "shared" => true },
+                                { "key" => "gpu", "slots" => 8, "units" => 3 }],
+                     "ttl_ms" => 60_000, "wait_ms" => 0, "owner" => "me" }, seen.body)
+      assert_equal %w[b a/é gpu], lease.keys
+      assert_equal({ "b" => 101, "a/é" => 102, "gpu" => 103 }, lease.fencing_tokens)
+      assert lease.still_mine?(50)
+      refute_includes lease.inspect, lease.token
+      %i[key fencing_token slot].each do |name|
+        error = assert_raises(NoMethodError) { lease.public_send(name) }
+        assert_includes error.message, "several keys has no `#{name}`: use `#{name}s`"
+      end
+      assert_nil(@client.try_lock(%w[c gpu]) { flunk })
+      assert_equal("gpu", assert_raises(LockKeeper::LockBusy) { @client.lock(%w[c gpu]) { flunk } }.key)
+      assert_equal 3, @fake.held.size
+    end
+    assert_empty @fake.held
+    assert_equal [101, 102, 103], @fake.seen.last.body["leases"].map { |one| one["fencing_token"] }
+  end
+
+  def test_several_keys_are_lost_with_one_of_them
+    error = assert_raises(LockKeeper::LeaseLost) do
+      @client.lock(%w[a b], ttl: 0.9) do |lease|
+        @fake.held.delete("b")
+        until_true { lease.lost? }
+        assert_equal 0, lease.remaining
+        assert_equal ["a"], @fake.held.keys
+        lease.check!
+      end
+    end
+    assert_equal ["b", 102], [error.key, error.fencing_token]
+    assert_includes error.message, "the lease on 'b' was lost before the work ended"
+    assert_empty @fake.held
+    assert_equal [101, 102], @fake.seen[1].body["leases"].map { |one| one["fencing_token"] }
+  end
+
+  def test_several_keys_that_make_no_sense
+    { ["a", "b//c"] => '"b//c" is no key', ["a", { name: "b" }] => "nil is no key",
+      Array.new(4) { |number| number.to_s * 1000 } => "4 keys are too long together" }.each do |keys, text|
+      assert_includes assert_raises(LockKeeper::RequestRefused) { @client.lock(keys) { flunk } }.message, text
+    end
+    [{ slots: 2 }, { units: 2 }, { shared: true }].each do |share|
+      error = assert_raises(ArgumentError) { @client.lock(%w[a b], **share) { flunk } }
+      assert_includes error.message, "each of several keys has its own share"
+    end
+    assert_empty @fake.seen
+  end
+
+  def test_of_several_keys_the_one_that_is_awaited_is_told
+    looks = { "a" => { key: "a", held: true, waiters: 1, queue: [{}] },
+              "b" => { key: "b", held: true, owner: "other", waiters: 2, queue: [{ owner: "first" }, { owner: "me" }] } }
+    @fake.replace["GET"] = ->(key, *) { [200, looks[key]] }
+    @fake.replace["POST"] = ->(*) { sleep 0.2 and nil }
+    @fake.held["b"] = ["of another", 1]
+    told = []
+    with(LockKeeper::Wait, :FIRST, 0.05) do
+      @client.lock(%w[b a], wait: 60, owner: "me", on_wait: ->(wait) { told << wait and @fake.held.delete("b") }) { nil }
+    end
+    assert_equal ["b", "other", 1], told.first.to_h.values_at(:key, :owner, :ahead)
+    assert_equal %w[a b], @fake.seen.select { |one| one.method == "GET" }.map(&:key).first(2)
+  end
+
   def test_without_a_block_there_is_a_lease
     lease = @client.lock("k")
     assert_nil(@client.try_lock("k") { flunk })

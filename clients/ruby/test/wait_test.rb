@@ -233,13 +233,13 @@ class WaitTest < TestCase
     told = Queue.new
     with(LockKeeper::Wait, :FIRST, 0.01) do
       in_line(%w[me me])
-      over = LockKeeper::Wait.report(@client.instance_variable_get(:@service), "k", "me", 1e12, told.method(:<<))
+      over = LockKeeper::Wait.report(@client.instance_variable_get(:@service), ["k"], "me", 1e12, told.method(:<<))
       assert_nil told.pop.ahead
       over.call
       in_line([])
       count = @fake.count("GET")
       with(LockKeeper::Wait, :RETRY, 0.01) do
-        over = LockKeeper::Wait.report(@client.instance_variable_get(:@service), "k", "me", 1e12, told.method(:<<))
+        over = LockKeeper::Wait.report(@client.instance_variable_get(:@service), ["k"], "me", 1e12, told.method(:<<))
         until_true { @fake.count("GET") > count + 3 }
         over.call
       end

@@ -7,7 +7,9 @@ module LockKeeper
   class Answer
     MOST_BYTES = 8 << 20 # more than the largest page of a list
 
-    attr_reader :status, :body, :code, :failure, :other, :retry_after
+    # `others` are the leases that the token has, if they are not those that the request is about: numbers by
+    # key, and the key is nil if it is the only one of the request. Of several keys `lost` are those that were lost.
+    attr_reader :status, :body, :code, :failure, :others, :lost, :retry_after
     attr_accessor :was_sent, :is_final, :has_api_key
 
     # Reads the answer of a connection.
@@ -33,9 +35,10 @@ module LockKeeper
       # A problem without a type of the service is from a gateway.
       is_problem = @body["type"].to_s.start_with?("urn:lockkeeper:")
       @code = is_problem ? @body["code"].to_s : ""
-      # The number of the lease that the token has, if it is not the one that the request is about.
-      is_named = @code == "lock_lost" || (@code != "" && @body["mine"])
-      @other = @body["fencing_token"] if is_named
+      lost = @code == "lock_lost" ? Array(@body["lost"]) : []
+      found = @code == "lock_lost" || (@code != "" && @body["mine"]) ? [@body, *lost] : []
+      @others = found.to_h { |one| [one["key"], one["fencing_token"]] }.compact
+      @lost = lost.map { |one| one["key"] }
       @retry_after = @code == "superseded" ? retry_after : 0.0
     end
 
@@ -47,7 +50,7 @@ module LockKeeper
 
     # Whether nothing was granted for sure, and nothing under way will be.
     def no?
-      return false if ["", "superseded"].include?(code) || other # Another request has the place, or a lease.
+      return false if ["", "superseded"].include?(code) || others.any? # Another request has the place, or a lease.
 
       status < 500 || code == "draining" || body["outcome"] == "not_acquired"
     end

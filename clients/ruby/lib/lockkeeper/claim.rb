@@ -3,7 +3,7 @@
 require "securerandom"
 
 module LockKeeper
-  # A claim on a key, from its first request to its release, in a thread of its own.
+  # A claim on a key, or on several at once, from its first request to its release, in a thread of its own.
   #
   # The thread acquires, renews, tells of a loss and releases, whatever the thread of the work does: that
   # may be blocked, interrupted or gone. The rules are stated where they are kept.
@@ -18,13 +18,14 @@ module LockKeeper
 
     SUPERSEDED = 3 # answers in a row, after which another program counts as a user of the token
 
-    attr_reader :key, :token, :fencing_token, :slot, :was_released
+    attr_reader :keys, :token, :fencing_tokens, :slots, :was_released
     attr_accessor :worker # the thread of a block
 
-    def initialize(service, key, ttl:, wait:, options:, on_lost: nil, on_wait: nil)
-      @key = Service.key(key).freeze
+    def initialize(service, keys, ttl:, wait:, options:, on_lost: nil, on_wait: nil)
+      @keys = keys
       @service = service
-      @path = Service.path(@key)
+      @lost_keys = keys.keys
+      @fencing_tokens = @slots = {}.freeze
       @wait = wait
       @ttl_ms = (ttl * 1000).round
       @options = options.compact
@@ -42,7 +43,7 @@ module LockKeeper
 
     # No instance variable is shown: the token is one of them.
     def inspect
-      "#<#{self.class} '#{@key}'>"
+      "#<#{self.class} #{@keys.name}>"
     end
 
     # For the thread of the work
@@ -75,7 +76,7 @@ module LockKeeper
     def await
       @mutex.synchronize { @changed.wait(@mutex, TICK) until @is_decided }
       raise @error if @error
-      raise WaitCancelled, "the claim on '#{@key}' was given up; nothing is held" if @work_ended
+      raise WaitCancelled, "the claim on #{@keys.name} was given up; nothing is held" if @work_ended
 
       # This process may have been suspended since the grant.
       raise loss(has_begun: false) if @is_lost || !remaining.positive?
@@ -117,10 +118,16 @@ module LockKeeper
       lost_by(@reason, has_begun) if is_late || @is_lost || !has_begun
     end
 
+    # The error of a lease that is over by the clock, before the claim's thread has seen it.
+    def late
+      lost_by("it could not be renewed in time")
+    end
+
     private
 
     def lost_by(reason, has_begun = true)
-      LeaseLost.new(@key, @fencing_token, reason, has_begun: has_begun)
+      name = @lost_keys.map { |key| "'#{key}'" }.join(", ")
+      LeaseLost.new(@lost_keys.first, @fencing_tokens[@lost_keys.first], reason, has_begun: has_begun, name: name)
     end
 
     # The thread
@@ -137,11 +144,11 @@ module LockKeeper
       decide
       keep_and_release
     rescue Exception => error # rubocop:disable Lint/RescueException
-      LockKeeper.logger.warn("lock '#{@key}': not released; the lease ends by its TTL: #{error.inspect}")
+      LockKeeper.logger.warn("lock #{@keys.name}: not released; the lease ends by its TTL: #{error.inspect}")
     ensure
       Claims.remove(self)
       @mutex.synchronize do
-        @error ||= WaitCancelled.new("the claim on '#{@key}' ended before its work") unless @is_decided
+        @error ||= WaitCancelled.new("the claim on #{@keys.name} ended before its work") unless @is_decided
         @is_decided = @is_finished = true
         @changed.broadcast
       end
@@ -180,9 +187,9 @@ module LockKeeper
       @mutex.synchronize { wait_until(moment) { over? || (block_given? && yield) } }
     end
 
-    def call(method, path, limit, body = nil)
-      Call.new(@service, method, @path + path, limit: limit, token: @token, body: body, mutex: @mutex,
-                                               changed: @changed)
+    def call(method, request, limit)
+      path, body = request
+      Call.new(@service, method, path, limit: limit, token: @token, body: body, mutex: @mutex, changed: @changed)
     end
 
     # Acquires, or raises, and notes the call that may have acquired all the same.
@@ -193,32 +200,36 @@ module LockKeeper
       over = LockKeeper.now + @wait
       named = {}
       absence = Absence.new
-      report = Wait.report(@service, @key, @options[:owner], over, @on_wait) if @on_wait && @wait.positive?
+      report = Wait.report(@service, @keys.keys, @options[:owner], over, @on_wait) if @on_wait && @wait.positive?
       until over?
         left = absence.end(Float::INFINITY) - Service::ANSWER - LockKeeper.now
         ask = [0.0, [over - LockKeeper.now, LONGEST_WAIT, left].min].max
         body = @options.merge(ttl_ms: @ttl_ms, wait_ms: (ask * 1000).to_i, **named)
-        call = call("POST", "", ask + Service::ANSWER, body)
+        call = call("POST", @keys.acquire(body), ask + Service::ANSWER)
         answer = call.wait { over? }
         # A no of the service is definite, unless an earlier request named a lease. Anything else is
         # repeated with the same token: it receives the lease that was granted, or its old place in line.
-        is_unsure = answer.nil? || !answer.no? || !named.empty? if answer.nil? || answer.was_sent
+        # Of several keys a no leaves what an earlier request has got.
+        was_unsure = !named.empty? || (is_unsure && @keys.several?)
+        is_unsure = answer.nil? || !answer.no? || was_unsure if answer.nil? || answer.was_sent
         break if answer.nil? || over?
 
         superseded = answer.code == "superseded" ? superseded + 1 : 0
         is_absent = absence.notes?(answer, call, ask)
         if take(answer, call.sent)
-          raise RequestRefused.new("a proxy changes the key '#{@key}'", 0, answer.body) if answer.body["key"] != @key
+          raise RequestRefused.new("a proxy changes the key #{@keys.name}", 0, answer.body) unless @keys.in?(answer.body)
           return is_granted = true if LockKeeper.now < @end - @margin
 
           answer = Answer.new(failure: "the answers take as long as the TTL")
         elsif answer.code == "wait_cancelled" || superseded == SUPERSEDED
-          raise WaitCancelled, "the claim on '#{@key}' has ended elsewhere: #{answer}; nothing is held"
-        elsif answer.code == "lock_lost" || answer.other
-          # An earlier request of this claim has begun a lease that a repeat does not get: replace it.
-          named = answer.other ? { fencing_token: answer.other } : {}
+          raise WaitCancelled, "the claim on #{@keys.name} has ended elsewhere: #{answer}; nothing is held"
+        elsif @keys.several? && answer.others.any?
+          # An earlier request of this claim has begun a lease that a repeat does not get.
+          release_others(answer)
+        elsif answer.code == "lock_lost" || answer.others.any? # The same, of one key: replace it.
+          named = answer.others.any? ? { fencing_token: answer.others.values.first } : {}
         elsif answer.code == "lock_held" && LockKeeper.now >= over
-          raise LockBusy.new(@key, answer.body)
+          raise busy(answer)
         elsif answer.code == "lock_held" && LockKeeper.now - call.sent > 0.2
           attempt = 0
           next # The wait was cut to the cap of the service.
@@ -231,7 +242,7 @@ module LockKeeper
         attempt += 1
         sleep_until([next_try, last].min)
       end
-      raise WaitCancelled, "the claim on '#{@key}' was given up; nothing is held"
+      raise WaitCancelled, "the claim on #{@keys.name} was given up; nothing is held"
     ensure
       report&.call
       @unsure = call if !is_granted && call && (is_unsure || call.answer.nil?)
@@ -239,25 +250,29 @@ module LockKeeper
 
     def give_up(answer)
       # The key is held, and its line is full.
-      raise LockBusy.new(@key, answer.body) if answer.code == "too_many_waiters"
+      raise busy(answer) if answer.code == "too_many_waiters"
 
-      raise ServiceUnavailable, "'#{@key}' was not acquired: #{answer}; retry later"
+      raise ServiceUnavailable, "#{@keys.name} was not acquired: #{answer}; retry later"
+    end
+
+    def busy(answer)
+      LockBusy.new(answer.body.fetch("key", @keys.keys.first), answer.body)
     end
 
     def warn_of(answer, over)
       left = over - LockKeeper.now
       more = left > 1 && left.finite? ? "#{left.to_i} s more " : ""
-      LockKeeper.logger.warn("waiting #{more}for '#{@key}', retrying: #{answer}")
+      LockKeeper.logger.warn("waiting #{more}for #{@keys.name}, retrying: #{answer}")
     end
 
     # Leaves nothing behind a claim that was given up. The release ends a wait at once, but may overtake
     # the request. So that is heard out for a moment, and what it is granted is released as well.
     def withdraw(call)
       if call.answer.nil?
-        call("DELETE", "", HEAR_OUT)
+        call("DELETE", @keys.release({}), HEAR_OUT)
         answer = call.wait(LockKeeper.now + HEAR_OUT)
         call.abort
-        return if answer&.no?
+        return if answer&.no? && !@keys.several?
 
         take(answer, call.sent) if answer
       end
@@ -272,22 +287,25 @@ module LockKeeper
 
       ttl = body["ttl_ms"] / 1000.0
       # In the middle of a short lease, which `max_hold` may have cut, at the latest.
-      @margin = [@margin, ttl / 2].min unless @fencing_token
+      @margin = [@margin, ttl / 2].min if @fencing_tokens.empty?
       # Counted from the sending: the answer may have been under way for long.
       from = sent + body["waited_ms"] / 1000.0
       # No request shortens a lease, so the later end is the right one.
       @end = [@end, from + ttl].max
       @next = from + [ttl, @ttl_ms / 1000.0].min / 3
-      @fencing_token = body["fencing_token"]
-      @slot = body["slot"]
+      leases = @keys.leases(body)
+      @fencing_tokens = leases.to_h { |one| [one["key"], one["fencing_token"]] }.freeze
+      @slots = leases.to_h { |one| [one["key"], one["slot"]] }.freeze
+      capped = leases.select { |one| one["capped"] }.map { |one| one["key"] }
+      @lost_keys = capped.any? ? capped : @keys.keys
       @reason = "it could not be renewed in time"
-      @reason = "the service lets no lease of this key last longer (`max_hold`)" if body["capped"]
+      @reason = "the service lets no lease of this key last longer (`max_hold`)" if capped.any?
       true
     end
 
     # Renews at a third of the TTL, until the work or the lease ends.
     def keep
-      body = { ttl_ms: @ttl_ms, fencing_token: @fencing_token }
+      request = @keys.refresh(@fencing_tokens, @ttl_ms)
       attempt = 0
       calls = []
       loop do
@@ -297,12 +315,15 @@ module LockKeeper
           lose(@reason)
           sleep_until(@end) # The work keeps the lease while it stops.
         end
-        return calls.each(&:abort) if over? || @is_lost
-
+        if over? || @is_lost
+          calls.each(&:abort)
+          sleep_until(@end) if @keys.several? # The work keeps what it has of them while it stops.
+          return
+        end
         if LockKeeper.now >= @next
           # One that is not answered in half of what is left may be on a silent connection: then there is
           # time for another one. It may also be slow, on a busy machine, so it is not given up.
-          calls << call("PUT", "/refresh", [0.1, last - LockKeeper.now].max, body)
+          calls << call("PUT", request, [0.1, last - LockKeeper.now].max)
           @next = LockKeeper.now + [0.3, [Service::ANSWER, (last - LockKeeper.now) / 2].min].max
         end
         answered, calls = calls.partition(&:answer)
@@ -315,10 +336,11 @@ module LockKeeper
             break
           elsif answer.code == "lock_lost"
             @is_gone = true
+            @lost_keys = answer.lost if answer.lost.any?
             lose(answer.to_s)
           else
             @reason = "it could not be renewed in time: #{answer}"
-            LockKeeper.logger.info("lock '#{@key}': not renewed; retrying: #{answer}")
+            LockKeeper.logger.info("lock #{@keys.name}: not renewed; retrying: #{answer}")
             @next = LockKeeper.now + LockKeeper.pause(attempt, [0.1, @margin].max)
             attempt += 1
           end
@@ -335,24 +357,23 @@ module LockKeeper
       end
       @on_lost&.call
     rescue Exception => error # rubocop:disable Lint/RescueException -- the claim goes on
-      LockKeeper.logger.error("lock '#{@key}': the callback for its loss failed: #{error.full_message}")
+      LockKeeper.logger.error("lock #{@keys.name}: the callback for its loss failed: #{error.full_message}")
     end
 
     # Releases, for so many seconds. A service that cannot be reached is no error of the work.
     def release(limit)
-      path = @fencing_token ? "?fencing_token=#{@fencing_token}" : ""
       over = [LockKeeper.now + limit, @end].min
       attempt = 0
       may_be_done = false
       loop do
-        answer = call("DELETE", path, HEAR_OUT).wait
-        # A late request of this claim has begun another lease, and nobody knows of it.
-        call("DELETE", "?fencing_token=#{answer.other}", HEAR_OUT).wait if answer.other
+        answer = call("DELETE", @keys.release(@fencing_tokens), HEAR_OUT).wait
+        release_others(answer)
         @was_released = answer.status == 204 || (answer.code == "lock_lost" && may_be_done)
         return if @was_released
 
         if answer.code == "lock_lost"
           if @is_decided && !@is_lost
+            @lost_keys = answer.lost if answer.lost.any?
             @reason = answer.to_s
             @is_lost = true
           end
@@ -361,13 +382,20 @@ module LockKeeper
         may_be_done ||= answer.was_sent && !answer.no?
         pause = LockKeeper.pause(attempt, 1.0)
         attempt += 1
-        return if !answer.may_pass? && !@fencing_token # The acquire was refused, as this is.
+        return if !answer.may_pass? && @fencing_tokens.empty? # The acquire was refused, as this is.
 
         if LockKeeper.now + pause > over || !answer.may_pass?
-          LockKeeper.logger.warn("lock '#{@key}': not released; the lease ends by its TTL: #{answer}")
+          LockKeeper.logger.warn("lock #{@keys.name}: not released; the lease ends by its TTL: #{answer}")
           return
         end
         sleep pause
+      end
+    end
+
+    # Releases leases that a late request of this claim has begun: nobody knows of them.
+    def release_others(answer)
+      answer.others.each do |key, number|
+        call("DELETE", ["#{Service.path(key || @keys.keys.first)}?fencing_token=#{number}", nil], HEAR_OUT).wait
       end
     end
   end

@@ -28,7 +28,8 @@ module LockKeeper
     end
 
     # Acquires, runs the block with the lease, releases, and returns the block's value. Without a block
-    # it returns the lease. `wait: nil` waits for ever.
+    # it returns the lease. `wait: nil` waits for ever. A list of keys is all of them, or none;
+    # `{ key: "gpu", slots: 8, units: 3 }` is one with its share.
     #
     # Raises LockBusy, ServiceUnavailable, RequestRefused or WaitCancelled before the block, and
     # LeaseLost at its end, or before it if no lease is left by then. `on_lost` is called before the
@@ -79,11 +80,17 @@ module LockKeeper
 
     private
 
-    def lease(key, ttl: 30, wait: 0, slots: nil, shared: false, owner: nil, on_lost: nil, on_wait: nil)
+    def lease(key, ttl: 30, wait: 0, slots: nil, units: nil, shared: false, owner: nil, on_lost: nil, on_wait: nil)
+      keys = Keys.of(key)
+      share = { slots: slots, units: units, shared: shared || nil }.compact
+      if keys.several? && share.any?
+        raise ArgumentError, "each of several keys has its own share, as in { key: \"gpu\", slots: 8 }"
+      end
+
       name = owner || @owner || "#{Socket.gethostname}:#{Process.pid}"
-      Lease.new(Claim.new(@service, key, ttl: LockKeeper.seconds(ttl),
+      Lease.new(Claim.new(@service, keys, ttl: LockKeeper.seconds(ttl),
                                          wait: wait.nil? ? Float::INFINITY : LockKeeper.seconds(wait),
-                                         options: { slots: slots, shared: shared || nil, owner: name },
+                                         options: share.merge(owner: name),
                                          on_lost: on_lost, on_wait: on_wait))
     end
   end

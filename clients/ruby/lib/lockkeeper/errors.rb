@@ -20,14 +20,15 @@ module LockKeeper
   end
 
   # The lease ended, or was about to, before the work did: stop, other work may overlap with yours. Or
-  # before the work began: then nothing ran. An error of the work is its `cause`.
+  # before the work began: then nothing ran. An error of the work is its `cause`. Of several keys `key` is
+  # the first one whose lease was lost.
   class LeaseLost < Error
     attr_reader :key, :fencing_token, :reason
 
-    def initialize(key, fencing_token, reason, has_begun: true)
+    def initialize(key, fencing_token, reason, has_begun: true, name: "'#{key}'")
       ended = "ended: #{reason}; other work may overlap with yours"
       text = has_begun ? ended : "began: #{reason}; nothing ran"
-      super("the lease on '#{key}' was lost before the work #{text}")
+      super("the lease on #{name} was lost before the work #{text}")
       @key = key
       @fencing_token = fencing_token
       @reason = reason

@@ -1,10 +1,11 @@
 # frozen_string_literal: true
 
 module LockKeeper
-  # The right to a key, renewed until it is released or lost.
+  # The right to a key, or to several, renewed until it is released or lost.
   #
   # `fencing_token` rises with every lease of the key: let what the lock guards refuse a smaller one.
-  # `slot` is a number that no other lease has, with `slots`. Without a block, keep the object: the lease
+  # `slot` is a number that no other lease has, with `slots`. Of several keys there are `keys`, and by key
+  # `fencing_tokens` and `slots`. Without a block, keep the object: the lease
   # is released when it is collected, and at the end of the process.
   class Lease
     def self.finalizer(claim)
@@ -18,8 +19,20 @@ module LockKeeper
       ObjectSpace.define_finalizer(self, self.class.send(:finalizer, claim))
     end
 
+    def keys
+      @claim.keys.keys
+    end
+
+    def fencing_tokens
+      @claim.fencing_tokens
+    end
+
+    def slots
+      @claim.slots
+    end
+
     def key
-      @claim.key
+      only(:key, :keys)
     end
 
     # The token of this lease alone: acquire nothing else with it.
@@ -28,11 +41,11 @@ module LockKeeper
     end
 
     def fencing_token
-      @claim.fencing_token
+      fencing_tokens[only(:fencing_token, :fencing_tokens)]
     end
 
     def slot
-      @claim.slot
+      slots[only(:slot, :slots)]
     end
 
     # Whether to stop: the lease has ended, or is about to.
@@ -43,7 +56,7 @@ module LockKeeper
     # Raises LeaseLost if the lease is lost. Nothing else raises in the work: an exception from another
     # thread could come between any two steps.
     def check!
-      raise @claim.loss || LeaseLost.new(key, fencing_token, "it could not be renewed in time") if lost?
+      raise @claim.loss || @claim.late if lost?
 
       self
     end
@@ -68,7 +81,7 @@ module LockKeeper
     end
 
     def inspect
-      "#<#{self.class} '#{key}' #{fencing_token.inspect}>"
+      "#<#{self.class} #{@claim.keys.name} #{fencing_tokens.values.join(", ")}>"
     end
 
     # Acquires, or raises and leaves nothing behind.
@@ -95,6 +108,12 @@ module LockKeeper
     end
 
     private
+
+    def only(name, names)
+      return keys.first unless @claim.keys.several?
+
+      raise NoMethodError, "a lease of several keys has no `#{name}`: use `#{names}`"
+    end
 
     # An exception of another thread has to wait until the claim is told; it may cut the rest short.
     def end_claim(longest)
