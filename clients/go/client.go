@@ -44,8 +44,10 @@ type Error struct {
 	// OutcomeUnknown: the request may have taken effect. Of a claim, what may be left ends by its TTL.
 	OutcomeUnknown bool
 
-	other int64         // the number of the lease that the token has, if it is not the one that the request is about
-	pause time.Duration // before the next request, if this one was superseded
+	lost   []string      // of several keys those whose leases were lost
+	others []namedLease  // the leases that the token has, if they are not those that the request is about; no key names the only one
+	name   string        // of several keys
+	pause  time.Duration // before the next request, if this one was superseded
 
 	hasNotBegun bool // the work, before the lease was lost
 }
@@ -67,9 +69,9 @@ func (e *Error) text() string {
 		if e.hasNotBegun {
 			then = "began: %s; nothing ran"
 		}
-		text = fmt.Sprintf("the lease on '%s' was lost before the work "+then, e.Key, text)
+		text = fmt.Sprintf("the lease on %s was lost before the work "+then, e.keys(), text)
 	case ErrWaitCancelled:
-		text = fmt.Sprintf("the claim on '%s' has ended elsewhere: %s; nothing is held", e.Key, text)
+		text = fmt.Sprintf("the claim on %s has ended elsewhere: %s; nothing is held", e.keys(), text)
 	case context.Canceled, context.DeadlineExceeded:
 		text = fmt.Sprintf("%s: %v", text, e.Kind)
 	}
@@ -78,6 +80,8 @@ func (e *Error) text() string {
 	}
 	return text
 }
+
+func (e *Error) keys() string { return setting(e.name, quoted([]string{e.Key})) }
 
 // Is reports whether target is the kind of this error.
 func (e *Error) Is(target error) bool { return target == e.Kind }

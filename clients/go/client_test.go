@@ -130,8 +130,8 @@ func TestKindsOfAnswers(t *testing.T) {
 				}
 				return r.Method == http.MethodPost
 			})
-			claim := client.newClaim("a", Options{})
-			got := claim.granted(context.Background(), time.Second, http.MethodPost, "", map[string]any{})
+			claim := client.newClaim(wanted{names: []string{"a"}}, Options{})
+			got := claim.granted(context.Background(), time.Second, claim.keys.acquire(map[string]any{}), nil)
 			var e *Error
 			if !errors.As(got.err, &e) || e.Kind != row.kind || e.OutcomeUnknown != row.isUnknown {
 				t.Errorf("%#v", got.err)

@@ -75,8 +75,17 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	var options struct {
 		TTL    int64 `json:"ttl_ms"`
 		Number int64 `json:"fencing_token"`
+		Keys   []Key
+		Leases []namedLease
 	}
 	json.NewDecoder(r.Body).Decode(&options)
+	for _, one := range options.Leases {
+		options.Keys = append(options.Keys, Key{Name: one.Key})
+	}
+	if options.Keys != nil {
+		f.several(w, r.Method, token, options.Keys, options.TTL)
+		return
+	}
 	if number, err := strconv.ParseInt(r.URL.Query().Get("fencing_token"), 10, 64); err == nil {
 		options.Number = number
 	}
@@ -109,6 +118,40 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	default:
 		refuse(w, 409, "lock_lost", "")
+	}
+}
+
+// several answers a request about several keys, with the mutex. It waits for none.
+func (f *fake) several(w http.ResponseWriter, method, token string, keys []Key, ttl int64) {
+	isMine := func(key Key) bool { return f.leases[key.Name] != nil && f.leases[key.Name].token == token }
+	var lost, leases []string
+	for _, key := range keys {
+		if method == http.MethodPost && f.leases[key.Name] != nil && !isMine(key) {
+			refuse(w, 409, "lock_held", fmt.Sprintf(`,"key":%q,"owner":"web-1","retry_after_ms":29900`, key.Name))
+			return
+		}
+	}
+	for _, key := range keys {
+		if method == http.MethodPost && !isMine(key) {
+			f.number++
+			f.leases[key.Name] = &fakeLease{token, f.number, time.Now().Add(time.Minute)}
+		}
+		if !isMine(key) {
+			lost = append(lost, fmt.Sprintf(`{"key":%q}`, key.Name))
+			continue
+		}
+		leases = append(leases, fmt.Sprintf(`{"key":%q,"fencing_token":%d,"ttl_ms":%d}`, key.Name, f.leases[key.Name].number, ttl))
+		if method == http.MethodDelete {
+			delete(f.leases, key.Name)
+		}
+	}
+	switch {
+	case lost != nil:
+		refuse(w, 409, "lock_lost", fmt.Sprintf(`,"lost":[%s]`, strings.Join(lost, ",")))
+	case method == http.MethodDelete:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		fmt.Fprintf(w, `{"token":%q,"leases":[%s],"ttl_ms":%d,"waited_ms":0}`, token, strings.Join(leases, ","), ttl)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -24,6 +25,7 @@ type Options struct {
 	TTL    time.Duration // how long the lease lasts if this process dies; 30 seconds if 0
 	Wait   time.Duration // how long to wait in line; Forever is allowed
 	Slots  int           // share the key with so many leases in all, which have the slots 1 to Slots
+	Units  int           // how many of the slots the lease takes; 1 if 0
 	Shared bool          // share the key with all who share it, as readers do
 	Owner  string        // the name of the holder, shown to others; that of the client if empty
 
@@ -35,24 +37,27 @@ type Options struct {
 // A claim is a token's wish for a key. All its requests have this token, so a repeat gets the lease or the place in
 // line that it has. The next claim has another token: nothing that is late can touch it.
 type claim struct {
-	client           *Client
-	key, path, token string
-	options          Options
+	client  *Client
+	keys    wanted
+	token   string
+	options Options
 }
 
-// A grant says that a token has a lease.
+// A grant says that a token has a lease, or several.
 type grant struct {
-	Key, Token   string
-	FencingToken int64         `json:"fencing_token"`
-	TTL          time.Duration `json:"ttl_ms"`
-	Waited       time.Duration `json:"waited_ms"`
-	Capped       bool          // The max_hold of the key has shortened the TTL.
-	Slot         int
-	end          time.Duration // One can rely on it until then.
-	err          error         // It was not granted.
+	keyGrant            // of one key
+	Leases   []keyGrant // of several
+	Token    string
+	TTL      time.Duration `json:"ttl_ms"` // of several the least
+	Waited   time.Duration `json:"waited_ms"`
+	numbers  map[string]int64
+	slots    map[string]int
+	capped   []string      // the keys whose max_hold has shortened the TTL
+	end      time.Duration // One can rely on it until then.
+	err      error         // It was not granted.
 }
 
-func (c *Client) newClaim(key string, options Options) *claim {
+func (c *Client) newClaim(keys wanted, options Options) *claim {
 	random := make([]byte, 16)
 	if _, err := rand.Read(random); err != nil {
 		panic(err) // as newer versions of Go do: no token may be guessed
@@ -61,7 +66,7 @@ func (c *Client) newClaim(key string, options Options) *claim {
 		options.TTL = 30 * time.Second
 	}
 	options.Owner = setting(options.Owner, c.owner)
-	return &claim{c, key, path("/locks/", key), c.prefix + hex.EncodeToString(random), options}
+	return &claim{c, keys, c.prefix + hex.EncodeToString(random), options}
 }
 
 // acquire repeats the request until it is granted, refused, or the wait and the patience are over. After an error the
@@ -70,6 +75,12 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 	options := map[string]any{"owner": c.options.Owner, "shared": c.options.Shared}
 	if c.options.Slots != 0 {
 		options["slots"] = c.options.Slots
+	}
+	if c.options.Units != 0 {
+		options["units"] = c.options.Units
+	}
+	if c.keys.isSeveral() { // Each has a share of its own.
+		delete(options, "shared")
 	}
 	open, abort := context.WithCancel(context.Background()) // After the end of ctx a request is heard out.
 	until := now() + shorter(longer(0, c.options.Wait), Forever-now()-2*grace)
@@ -86,7 +97,7 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 		wait := longer(0, shorter(shorter(until, away.end(Forever)-grace)-sent, slice))
 		options["wait_ms"] = wait.Milliseconds()
 		asked = make(chan grant, 1)
-		go func() { asked <- c.granted(open, wait+patience(until+grace-sent-wait), http.MethodPost, "", options) }()
+		go func() { asked <- c.granted(open, wait+patience(until+grace-sent-wait), c.keys.acquire(options), nil) }()
 		var got grant
 		select {
 		case got = <-asked:
@@ -98,14 +109,15 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 			abort()
 			return got, nil
 		} else if got.err == nil { // Asked again, the lease lasts longer.
-			got.err = &Error{Kind: ErrServiceUnavailable, Key: c.key, OutcomeUnknown: true,
+			got.err = &Error{Kind: ErrServiceUnavailable, Key: c.keys.first(), OutcomeUnknown: true,
 				Detail: "the answers take longer than half of the TTL"}
 		}
 		e := got.err.(*Error)
 		away.notes(e, sent, wait, now())
 		isOver, pause := now() >= until, longer(e.pause, backoff(failures))
-		// A no is definite, whatever happened before, unless an earlier request named a lease.
-		isDoubtful = !e.isNo() && (isDoubtful || e.OutcomeUnknown) || options["fencing_token"] != nil
+		// A no is definite, whatever happened before, unless an earlier request named a lease. Of several keys a no leaves
+		// what an earlier request has got.
+		isDoubtful = (!e.isNo() || c.keys.isSeveral()) && isDoubtful || !e.isNo() && e.OutcomeUnknown || options["fencing_token"] != nil
 		if overtaken++; e.Code != "superseded" {
 			overtaken = 0
 		} else if overtaken == superseded {
@@ -115,8 +127,11 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 			delete(options, "fencing_token")
 			e.Kind = ErrServiceUnavailable
 		}
-		if e.other != 0 { // An earlier request of this claim has begun a lease that a repeat does not get: replace it.
-			options["fencing_token"] = e.other
+		// An earlier request of this claim has begun a lease that a repeat does not get: replace it. No claim of several does.
+		if other := e.another(); other != 0 && c.keys.isSeveral() {
+			c.endOthers(e)
+		} else if other != 0 {
+			options["fencing_token"] = other
 		}
 		isFull := e.Status == http.StatusTooManyRequests && e.isNo() // the line, or the quota
 		end := until + grace
@@ -133,13 +148,13 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 				c.client.behind(func() { c.leave(nil) })
 			}
 			if e.Kind == ErrServiceUnavailable {
-				e.Detail = fmt.Sprintf("'%s' was not acquired: %s", c.key, e.Detail)
+				e.Detail = fmt.Sprintf("%s was not acquired: %s", quoted(c.keys.names), e.Detail)
 			}
 			abort()
 			return grant{}, e
 		default:
 			if pause = shorter(pause, end-now()); away.isDue(now()) {
-				c.client.warn("waiting %sfor '%s', retrying: %s", more(until-now()), c.key, e.Detail)
+				c.client.warn("waiting %sfor %s, retrying: %s", more(until-now()), quoted(c.keys.names), e.Detail)
 			}
 		}
 		sleep(ctx, pause)
@@ -149,11 +164,11 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 		if asked != nil || isDoubtful {
 			c.leave(asked)
 		} else {
-			c.end(0, lastWords) // the place in line, which the service keeps for a moment
+			c.end(nil, lastWords) // the place in line, which the service keeps for a moment
 		}
 	})
-	return grant{}, &Error{Kind: ctx.Err(), Key: c.key,
-		Detail: fmt.Sprintf("the claim on '%s' was given up; nothing is held", c.key)}
+	return grant{}, &Error{Kind: ctx.Err(), Key: c.keys.first(),
+		Detail: fmt.Sprintf("the claim on %s was given up; nothing is held", quoted(c.keys.names))}
 }
 
 // more says for how long a wait goes on, if it has an end.
@@ -164,68 +179,108 @@ func more(left time.Duration) string {
 	return fmt.Sprintf("%d s more ", left/time.Second)
 }
 
-// granted sends a request that is answered by a grant of this claim.
-func (c *claim) granted(ctx context.Context, within time.Duration, method, under string, options map[string]any) (g grant) {
-	options["ttl_ms"] = c.options.TTL.Milliseconds()
-	sent, number := now(), options["fencing_token"] // of the lease to refresh, or to replace
-	ask := request{method: method, path: c.path + under, key: c.key, token: c.token, options: options}
-	g.err = c.client.send(ctx, within, ask, &g, func() bool {
-		return g.Key == c.key && g.Token == c.token && g.FencingToken > 0 && (number == g.FencingToken || method == http.MethodPost)
-	})
+// granted sends a request that is answered by a grant of this claim, with these numbers if there are any.
+func (c *claim) granted(ctx context.Context, within time.Duration, ask request, numbers map[string]int64) (g grant) {
+	ask.options["ttl_ms"], ask.token = c.options.TTL.Milliseconds(), c.token
+	sent := now()
+	g.err = c.named(c.client.send(ctx, within, ask, &g, func() bool { return g.Token == c.token && g.of(c.keys, numbers) != nil }))
+	g.numbers, g.slots = map[string]int64{}, map[string]int{}
+	for _, one := range g.of(c.keys, numbers) {
+		if g.numbers[one.Key], g.slots[one.Key] = one.FencingToken, one.Slot; one.Capped {
+			g.capped = append(g.capped, one.Key)
+		}
+	}
 	g.TTL *= time.Millisecond
 	// Counted from the sending: the service's own end is later, by the time on the way.
 	g.end = sent + shorter(g.Waited*time.Millisecond, now()-sent) + g.TTL
 	return g
 }
 
+// named gives an error about several keys their names.
+func (c *claim) named(err error) error {
+	if e, hasFailed := err.(*Error); hasFailed && c.keys.isSeveral() {
+		if e.name = quoted(c.keys.names); e.lost != nil {
+			e.name = quoted(e.lost)
+		}
+	}
+	return err
+}
+
 // leave gives up the lease and the place in line that the token may have, also by a request that is still on its
 // way: it hears out the open request, if there is one, and repeats the release until one comes after the grant.
 func (c *claim) leave(asked <-chan grant) {
 	for until, isHeard := now()+lastWords, false; ; {
-		err := c.end(0, longer(lookAgain, until-now()))
+		err := c.end(nil, longer(lookAgain, until-now()))
 		if err == nil && asked == nil || isHeard && errors.Is(err, ErrLeaseLost) {
 			return
 		}
 		if now() >= until {
-			c.client.warn("'%s' is not released; the lease ends by its TTL of %v", c.key, c.options.TTL)
+			if !errors.Is(err, ErrLeaseLost) {
+				c.client.warn("%s is not released; the lease ends by its TTL of %v", quoted(c.keys.names), c.options.TTL)
+			}
 			return
 		}
 		select {
 		case got := <-asked:
-			if e, isAnswered := got.err.(*Error); isAnswered && e.isNo() {
+			e, isAnswered := got.err.(*Error)
+			isNo := isAnswered && e.isNo()
+			if isNo && !c.keys.isSeveral() { // Of several keys an earlier request may have got some.
 				return
 			}
-			asked, isHeard = nil, got.err == nil
+			asked, isHeard = nil, got.err == nil || isNo
 		case <-time.After(lookAgain):
 		}
 	}
 }
 
-// end releases the lease with this fencing token, or with 0 whatever the token has.
-func (c *claim) end(number int64, within time.Duration) error {
-	ask := request{method: http.MethodDelete, path: c.path, key: c.key, token: c.token}
-	if number != 0 {
-		ask.query = fmt.Sprintf("fencing_token=%d", number)
-	}
-	err := c.client.send(context.Background(), within, ask, nil, nil)
-	if e, hasFailed := err.(*Error); hasFailed && e.other != 0 {
-		// A late request of this claim has begun another lease, and nobody knows of it.
-		ask.query = fmt.Sprintf("fencing_token=%d", e.other)
-		c.client.send(context.Background(), lastWords, ask, nil, nil)
+// end releases the leases with these fencing tokens, or without any whatever the token has.
+func (c *claim) end(numbers map[string]int64, within time.Duration) error {
+	ask := c.keys.release(numbers)
+	ask.token = c.token
+	err := c.named(c.client.send(context.Background(), within, ask, nil, nil))
+	if e, hasFailed := err.(*Error); hasFailed {
+		c.endOthers(e)
 	}
 	return err
 }
 
-// warn tells of a release that has failed.
-func (c *claim) warn(number int64, err error) {
-	c.client.warn("'%s' is not released; the lease ends by its TTL (fencing token %d): %s", c.key, number, err.(*Error).text())
+// endOthers releases leases that a late request of this claim has begun: nobody knows of them.
+func (c *claim) endOthers(e *Error) {
+	for _, one := range e.others {
+		if one.Number != 0 {
+			key := wanted{names: []string{setting(one.Key, c.keys.first())}}
+			ask := key.release(map[string]int64{key.first(): one.Number})
+			ask.token = c.token
+			c.client.send(context.Background(), lastWords, ask, nil, nil)
+		}
+	}
 }
 
-// release releases the lease with this fencing token, with repeats.
-func (c *claim) release(number int64) error {
+// another is the number of the lease that the token has, if it is not the one that the request is about, or 0.
+func (e *Error) another() (number int64) {
+	for _, one := range e.others {
+		if one.Number != 0 {
+			number = one.Number
+		}
+	}
+	return number
+}
+
+// warn tells of a release that has failed.
+func (c *claim) warn(numbers map[string]int64, err error) {
+	told := []string{}
+	for _, name := range c.keys.names {
+		told = append(told, fmt.Sprint(numbers[name]))
+	}
+	c.client.warn("%s is not released; the lease ends by its TTL (fencing token %s): %s", quoted(c.keys.names),
+		strings.Join(told, ", "), err.(*Error).text())
+}
+
+// release releases the leases with these fencing tokens, with repeats.
+func (c *claim) release(numbers map[string]int64) error {
 	isDoubtful := false
 	return c.client.insist(context.Background(), func(within time.Duration) error {
-		err := c.end(number, within)
+		err := c.end(numbers, within)
 		if isDoubtful && errors.Is(err, ErrLeaseLost) {
 			return nil // An earlier request, whose answer was lost, has released it.
 		}
@@ -235,7 +290,7 @@ func (c *claim) release(number int64) error {
 	})
 }
 
-// A Lease is the right to a key. A goroutine renews it at a third of its TTL until it is released or lost. Several
+// A Lease is the right to a key, or to several. A goroutine renews it at a third of its TTL until it is released or lost. Several
 // goroutines may use it at once.
 type Lease struct {
 	claim *claim
@@ -250,6 +305,7 @@ type Lease struct {
 	mutex     sync.Mutex
 	end, told time.Duration // told is when the work is told, unless a renewal comes first
 	why       string        // a renewal would not come first
+	capped    []string      // the keys that are the reason of that
 	lost      error
 }
 
@@ -261,10 +317,20 @@ type Lease struct {
 // that stood in line waits as long as it was told. If ctx ends, at any moment, Lock returns within a quarter of a second;
 // what was granted is released, if necessary behind the caller: see [Client.Close].
 func (c *Client) Lock(ctx context.Context, key string, options Options) (*Lease, error) {
+	return c.lock(ctx, wanted{names: []string{key}}, options)
+}
+
+func (c *Client) lock(ctx context.Context, keys wanted, options Options) (*Lease, error) {
 	if ctx.Err() != nil {
-		return nil, &Error{Kind: ctx.Err(), Key: key, Detail: fmt.Sprintf("nothing was sent for '%s'", key)}
+		return nil, &Error{Kind: ctx.Err(), Key: keys.first(), Detail: "nothing was sent for " + quoted(keys.names)}
 	}
-	claim := c.newClaim(key, options)
+	if c == nil || c.http == nil {
+		return nil, c.send(ctx, 0, request{key: keys.first()}, nil, nil)
+	}
+	if err := keys.wrong(options); err != nil {
+		return nil, err
+	}
+	claim := c.newClaim(keys, options)
 	first, err := claim.acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -291,8 +357,12 @@ func (c *Client) TryLock(ctx context.Context, key string, options Options) (*Lea
 // of the work, or [ErrLeaseLost] if the work was told of a loss, or the lease ended before it, whatever the work
 // returned; [Error.Work] has that. If there was no lease, it is that of [Client.Lock], which is as safe to cancel. A
 // failed release is no error of the work: it is logged, and the lease ends by its TTL.
-func (c *Client) WithLock(ctx context.Context, key string, options Options, work func(context.Context, *Lease) error) (err error) {
-	lease, err := c.Lock(ctx, key, options)
+func (c *Client) WithLock(ctx context.Context, key string, options Options, work func(context.Context, *Lease) error) error {
+	return with(ctx, work, func() (*Lease, error) { return c.Lock(ctx, key, options) })
+}
+
+func with(ctx context.Context, work func(context.Context, *Lease) error, lock func() (*Lease, error)) (err error) {
+	lease, err := lock()
 	if err != nil {
 		return err
 	}
@@ -312,7 +382,7 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options, work
 			} // Else it heard of the loss, which must not look like a cancellation by the caller.
 			err = &lost
 		} else if failed != nil {
-			lease.claim.warn(lease.FencingToken(), failed)
+			lease.claim.warn(lease.first.numbers, failed)
 		}
 	}()
 	err = work(lease.Context(), lease)
@@ -341,7 +411,11 @@ func (l *Lease) Err() error {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if l.lost == nil && l.life.Err() == nil && now() >= l.told {
-		l.lost = &Error{Kind: ErrLeaseLost, Key: l.claim.key, Detail: "it could not be renewed in time: " + l.why}
+		e := &Error{Kind: ErrLeaseLost, Key: l.claim.keys.first(), Detail: "it could not be renewed in time: " + l.why, lost: l.capped}
+		if l.capped != nil {
+			e.Key = l.capped[0]
+		}
+		l.lost = l.claim.named(e)
 	}
 	if l.lost != nil {
 		l.endWork(l.lost)
@@ -365,21 +439,48 @@ func (l *Lease) Remaining() time.Duration {
 func (l *Lease) StillMine(d time.Duration) bool { return l.Remaining() > d }
 
 // FencingToken returns the number of the lease, above those of all earlier leases of the key. Send it with each write:
-// what the key guards refuses a smaller one.
-func (l *Lease) FencingToken() int64 { return l.first.FencingToken }
+// what the key guards refuses a smaller one. It panics for several keys: each has a number of its own, which
+// [Lease.FencingTokenOf] returns.
+func (l *Lease) FencingToken() int64 { return l.FencingTokenOf(l.only("FencingTokenOf")) }
 
-// Key returns the key.
-func (l *Lease) Key() string { return l.claim.key }
+// FencingTokenOf returns the number of the lease of one of the keys, as [Lease.FencingToken]. It panics for another key.
+func (l *Lease) FencingTokenOf(key string) int64 {
+	number, isOurs := l.first.numbers[key]
+	if !isOurs {
+		panic(fmt.Sprintf("lockkeeper: '%s' is not a key of this lease", key))
+	}
+	return number
+}
+
+// Key returns the key. It panics for several: [Lease.Keys] returns them.
+func (l *Lease) Key() string { return l.only("Keys") }
+
+// Keys returns the keys, in the order in which they were named.
+func (l *Lease) Keys() []string { return append([]string{}, l.claim.keys.names...) }
+
+// only is the key of a lease of one.
+func (l *Lease) only(instead string) string {
+	if l.claim.keys.isSeveral() {
+		panic("lockkeeper: a lease of several keys: use " + instead)
+	}
+	return l.claim.keys.first()
+}
 
 // Token returns the secret of the lease, which belongs in no log.
 func (l *Lease) Token() string { return l.claim.token }
 
-// Slot returns a number from 1 to Options.Slots that no other lease of the key has, or 0 without Options.Slots.
-func (l *Lease) Slot() int { return l.first.Slot }
+// Slot returns a number from 1 to Options.Slots that no other lease of the key has, or 0 without Options.Slots or with
+// several Units. It panics for several keys: see [Lease.SlotOf].
+func (l *Lease) Slot() int { return l.SlotOf(l.only("SlotOf")) }
+
+// SlotOf returns the slot of one of the keys, as [Lease.Slot].
+func (l *Lease) SlotOf(key string) int { return l.first.slots[key] }
 
 // Format prints the key and the fencing token, never the token, and reads nothing that a renewal may change.
 func (l *Lease) Format(f fmt.State, _ rune) {
-	fmt.Fprintf(f, "lease %d of %q", l.FencingToken(), l.Key())
+	for place, name := range l.claim.keys.names {
+		fmt.Fprintf(f, "%slease %d of %q", map[bool]string{true: ", "}[place > 0], l.first.numbers[name], name)
+	}
 }
 
 // Release ends the lease, and the context of the work. Later calls return the same. Its errors are [ErrLeaseLost] if
@@ -394,20 +495,26 @@ func (l *Lease) giveBack(isHurried bool) error {
 		l.endLife()
 		l.endWork(nil)
 		if result == nil && !isHurried {
-			l.result = l.claim.release(l.first.FencingToken)
+			l.result = l.claim.release(l.first.numbers)
 			return
 		}
 		if l.result = result; result != nil { // By the service's clock it may be there still: the next client need not wait.
-			l.claim.client.behind(func() { l.claim.end(l.first.FencingToken, lastWords) })
+			l.claim.client.behind(func() {
+				if l.claim.keys.isSeveral() { // The others were kept until now.
+					l.claim.release(l.first.numbers)
+				} else {
+					l.claim.end(l.first.numbers, lastWords)
+				}
+			})
 			return
 		}
 		released, isLate := make(chan error, 1), make(chan struct{})
 		l.claim.client.behind(func() {
-			err := l.claim.release(l.first.FencingToken)
+			err := l.claim.release(l.first.numbers)
 			select {
 			case <-isLate:
 				if err != nil && !errors.Is(err, ErrLeaseLost) {
-					l.claim.warn(l.first.FencingToken, err)
+					l.claim.warn(l.first.numbers, err)
 				}
 			case released <- err:
 			}
@@ -424,7 +531,7 @@ func (l *Lease) giveBack(isHurried bool) error {
 // hold notes how long the lease lasts.
 func (l *Lease) hold(g grant) {
 	l.end, l.why = g.end, "this process was stopped, or the machine suspended"
-	if g.Capped {
+	if l.capped = g.capped; l.capped != nil {
 		l.why = "the service allows no longer lease of this key (max_hold)"
 	}
 	l.told = l.end - shorter(longer(200*time.Millisecond, l.claim.options.TTL/10), g.TTL/2)
@@ -449,8 +556,8 @@ func (l *Lease) renew(next time.Duration) {
 			continue
 		}
 		left := l.told - sent // Nothing but this goroutine changes it.
-		got := l.claim.granted(l.life, longer(50*time.Millisecond, shorter(left/2, 10*time.Second)), http.MethodPut,
-			"/refresh", map[string]any{"fencing_token": l.first.FencingToken})
+		ask := l.claim.keys.refresh(l.first.numbers, map[string]any{})
+		got := l.claim.granted(l.life, longer(50*time.Millisecond, shorter(left/2, 10*time.Second)), ask, l.first.numbers)
 		pause := shorter(backoff(failures), longer(20*time.Millisecond, left/8))
 		l.mutex.Lock()
 		switch {

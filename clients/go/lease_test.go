@@ -714,6 +714,10 @@ func TestOptionsReachTheService(t *testing.T) {
 	if strings.TrimSpace(body) != `{"owner":"me","shared":false,"slots":5,"ttl_ms":5000,"wait_ms":20000}` {
 		t.Error(body)
 	}
+	client.TryLock(background, "a", Options{Slots: 8, Units: 3, Owner: "me", TTL: 5 * time.Second})
+	if strings.TrimSpace(body) != `{"owner":"me","shared":false,"slots":8,"ttl_ms":5000,"units":3,"wait_ms":0}` {
+		t.Error(body)
+	}
 	client.TryLock(background, "a", Options{Shared: true, Owner: "me", TTL: 5 * time.Second})
 	if strings.TrimSpace(body) != `{"owner":"me","shared":true,"ttl_ms":5000,"wait_ms":0}` {
 		t.Error(body)

@@ -106,7 +106,8 @@ func problem(key string, answer *http.Response, hasAPIKey bool, text []byte) err
 		Type, Code, Detail, Owner, Outcome string
 		RetryAfter                         time.Duration `json:"retry_after_ms"`
 		Mine                               bool
-		FencingToken                       int64 `json:"fencing_token"`
+		namedLease
+		Lost []namedLease
 	}
 	status := answer.StatusCode
 	isOurs := json.Unmarshal(text, &p) == nil && p.Code != "" && p.Type == "urn:lockkeeper:"+p.Code
@@ -128,8 +129,16 @@ func problem(key string, answer *http.Response, hasAPIKey bool, text []byte) err
 	if kind := kinds[p.Code]; kind != nil {
 		e.Kind = kind
 	}
+	if p.Key != "" { // Of several the one that it is about.
+		e.Key = p.Key
+	}
 	if p.Mine || p.Code == "lock_lost" {
-		e.other = p.FencingToken
+		e.others = append(e.others, p.namedLease)
+	}
+	for place, one := range p.Lost {
+		if e.lost, e.others = append(e.lost, one.Key), append(e.others, one); place == 0 {
+			e.Key = one.Key
+		}
 	}
 	if p.Mine || p.Code == "superseded" { // Another request of the token has a lease, or its place in line.
 		e.Kind = ErrServiceUnavailable
