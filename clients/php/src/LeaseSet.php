@@ -43,7 +43,8 @@ final class LeaseSet
             foreach ($keys as $key) {
                 $left = max(0.0, $until - Clock::now());
                 $longer = max($ttl, $left > 0.0 ? $left + self::BEYOND : 0.0);
-                $leases["k$key"] = $client->acquire($key, $longer, $left, $share->slots, $share->shared);
+                $own = [$share->slots, $share->shared, null, $share->units];
+                $leases["k$key"] = $client->acquire($key, $longer, $left, ...$own);
             }
             foreach ($leases as $name => $lease) {
                 $leases[$name] = $lease->remaining() > $ttl ? $lease->replaced($ttl) : $lease;

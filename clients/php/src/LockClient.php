@@ -126,6 +126,7 @@ final class LockClient
      *                      `slots` it is exclusive.
      * @param ?\Closure(Wait): void $onWait is called a second after a wait in line has begun, and then once a minute.
      *                      What it throws gives the claim up.
+     * @param ?int  $units  how many of the `slots` the lease takes; one if null
      *
      * @throws LockBusy                  somebody else has the key
      * @throws LockkeeperException       the service cannot be reached, or refuses the request, as it does if its store
@@ -139,10 +140,11 @@ final class LockClient
         ?int $slots = null,
         bool $shared = false,
         ?\Closure $onWait = null,
+        ?int $units = null,
     ): Lease {
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
         [$ttl, $wait] = [Duration::of($ttl), Duration::of($wait)];
-        $share = new Share($slots, $shared);
+        $share = new Share($slots, $shared, $units);
         return Lease::claimed(Holding::own($this->service, $ticket), $ttl, $wait, $share, $onWait);
     }
 
@@ -160,9 +162,10 @@ final class LockClient
         ?int $slots = null,
         bool $shared = false,
         ?\Closure $onWait = null,
+        ?int $units = null,
     ): ?Lease {
         try {
-            return $this->acquire($key, $ttl, $wait, $slots, $shared, $onWait);
+            return $this->acquire($key, $ttl, $wait, $slots, $shared, $onWait, $units);
         } catch (LockBusy) {
             return null;
         }
@@ -190,8 +193,10 @@ final class LockClient
         float|string $wait = 0.0,
         ?int $slots = null,
         bool $shared = false,
+        ?int $units = null,
     ): LeaseSet {
-        return LeaseSet::acquired($this, $keys, Duration::of($ttl), Duration::of($wait), new Share($slots, $shared));
+        $share = new Share($slots, $shared, $units);
+        return LeaseSet::acquired($this, $keys, Duration::of($ttl), Duration::of($wait), $share);
     }
 
     /**
@@ -236,8 +241,9 @@ final class LockClient
         ?int $slots = null,
         bool $shared = false,
         ?\Closure $onWait = null,
+        ?int $units = null,
     ): mixed {
-        return Block::run($this->acquire($key, $ttl, $wait, $slots, $shared, $onWait), $work);
+        return Block::run($this->acquire($key, $ttl, $wait, $slots, $shared, $onWait, $units), $work);
     }
 
     /**
@@ -265,8 +271,10 @@ final class LockClient
         ?int $slots = null,
         bool $shared = false,
         ?\Closure $onWait = null,
+        ?int $units = null,
     ): mixed {
-        $lease = $this->hold($key, $ttl, $wait, $onLost, $signal, false, $longest, $slots, $shared, $onWait);
+        $share = [$slots, $shared, $onWait, $units];
+        $lease = $this->hold($key, $ttl, $wait, $onLost, $signal, false, $longest, ...$share);
         return Block::run($lease, $work);
     }
 
@@ -301,8 +309,9 @@ final class LockClient
         ?int $slots = null,
         bool $shared = false,
         ?\Closure $onWait = null,
+        ?int $units = null,
     ): HeldLease {
-        $share = new Share($slots, $shared);
+        $share = new Share($slots, $shared, $units);
         [$ttl, $wait, $longest] = array_map(Duration::of(...), [$ttl, $wait, $longest]);
         if ($children && $signal !== null) {
             throw new \InvalidArgumentException('A lease that children keep as well has no signal.');
@@ -332,9 +341,11 @@ final class LockClient
         ?int $slots = null,
         bool $shared = false,
         ?\Closure $onWait = null,
+        ?int $units = null,
     ): ?HeldLease {
         try {
-            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children, $longest, $slots, $shared, $onWait);
+            $share = [$slots, $shared, $onWait, $units];
+            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children, $longest, ...$share);
         } catch (LockBusy) {
             return null;
         }
@@ -360,7 +371,8 @@ final class LockClient
         // The body has the limit of the key; that of the lease is in the list, unless it is not among the first 100.
         $own = static fn (array $lease): bool => ($lease['fencing_token'] ?? null) === ($body['fencing_token'] ?? 0);
         $lease = current(array_filter($body['leases'] ?? [], $own)) ?: [];
-        $body = ['slots' => $lease['slots'] ?? null, 'slot' => $lease['slot'] ?? null] + $body;
+        $share = array_map(static fn (string $name) => $lease[$name] ?? null, ['slots', 'slot', 'units']);
+        $body = array_combine(['slots', 'slot', 'units'], $share) + $body;
         return Lease::resumed(Holding::own($this->service, $ticket), Grant::of($body, $sent, false));
     }
 

@@ -34,6 +34,29 @@ final class ShareTest extends TestCase
         self::assertSame(['slots' => 3, 'slot' => 2], array_slice($next->__debugInfo(), -2));
     }
 
+    public function testALeaseTakesSeveralUnitsAndKeepsThem(): void
+    {
+        $client = $this->client();
+        $key = self::key();
+        $units = fn (): array => array_map(fn ($one) => $one->slots, $client->inspect($key)->leases);
+        $lease = $client->acquire($key, 20, slots: 8, units: 5);
+        self::assertSame([8, null], self::share($lease));
+        $this->thrown(LockBusy::class, fn () => $client->acquire($key, slots: 8, units: 4));
+        self::assertNull($client->tryHold($key, slots: 8, units: 4));
+        $busy = $this->thrown(LockBusy::class, fn () => $client->hold($key));
+        self::assertSame([1, 8], [$busy->holders, $busy->slots]);
+        $resumed = $client->resume($key, $lease->handOver());
+        self::assertSame([8, null], self::share($resumed));
+        $resumed->refresh(30);
+        self::assertSame([8], $units());
+        self::assertSame('ran', $client->withLock($key, fn () => 'ran', slots: 8, units: 3));
+        $this->thrown(LockBusy::class, fn () => $client->acquireAll([$key], slots: 8, units: 4));
+        self::assertTrue($resumed->release());
+        foreach ([['units' => 2], ['slots' => 2, 'units' => 3]] as $share) {
+            $this->thrown(RequestRefused::class, fn () => $client->acquire($key, ...$share));
+        }
+    }
+
     public function testALowerLimitHoldsAtOnceAndAHigherOneBehindIt(): void
     {
         $key = self::key();

@@ -16,6 +16,7 @@ final class Grant
         public readonly bool $isCapped,
         public readonly ?int $slots,
         public readonly ?int $slot,
+        public readonly ?int $units,
     ) {
     }
 
@@ -23,7 +24,7 @@ final class Grant
      * A lease begins no earlier than `waited_ms` after its request arrived, so it ends no earlier
      * than is counted here, from before the request was sent.
      *
-     * @param array<string, mixed> $body the answer; of a shared lease with `slots`, and with `slot` if it has one
+     * @param array<string, mixed> $body the answer; of a shared lease with `slots`, and with `slot` or several `units`
      * @param float                $sent when its request was sent
      * @param bool                 $isNew whether nobody had the lease before that request
      */
@@ -31,7 +32,8 @@ final class Grant
     {
         $ttl = $body['ttl_ms'] / 1000;
         $waited = ($body['waited_ms'] ?? 0) / 1000;
-        $more = [($body['capped'] ?? null) === true, $body['slots'] ?? null, $body['slot'] ?? null];
+        $more = [($body['capped'] ?? null) === true];
+        $more = [...$more, $body['slots'] ?? null, $body['slot'] ?? null, $body['units'] ?? null];
         return new self((int) ($body['fencing_token'] ?? 0), $ttl, $sent + $waited + $ttl, $isNew, ...$more);
     }
 

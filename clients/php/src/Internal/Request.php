@@ -59,6 +59,7 @@ final class Request
             && is_int($body['ttl_ms'] ?? null)
             && is_int($body['waited_ms'] ?? 0)
             && is_int($body['slots'] ?? 0)
+            && is_int($body['units'] ?? 0)
             && is_int($body['slot'] ?? 0);
     }
 

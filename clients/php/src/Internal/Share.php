@@ -12,10 +12,15 @@ final class Share
      *                     token has a lease already, which then stays as it is
      * @param bool $shared with any number of leases that are shared as well
      *
+     * @param ?int $units  how many of the slots the lease takes; one if null
+     *
      * @throws \InvalidArgumentException both are named
      */
-    public function __construct(public readonly ?int $slots = null, public readonly bool $shared = false)
-    {
+    public function __construct(
+        public readonly ?int $slots = null,
+        public readonly bool $shared = false,
+        public readonly ?int $units = null,
+    ) {
         if ($slots !== null && $shared) {
             throw new \InvalidArgumentException('A lease has either a number of slots, or is shared by any number.');
         }
@@ -24,13 +29,14 @@ final class Share
     /** That of a lease. */
     public static function of(Grant $grant): self
     {
-        $isShared = $grant->slots !== null && $grant->slot === null;
-        return new self($isShared ? null : $grant->slots, $isShared);
+        $isShared = $grant->slots !== null && $grant->slot === null && $grant->units === null;
+        return new self($isShared ? null : $grant->slots, $isShared, $grant->units);
     }
 
     /** @return array<string, int|bool> the options of a request */
     public function options(): array
     {
-        return ($this->slots === null ? [] : ['slots' => $this->slots]) + ($this->shared ? ['shared' => true] : []);
+        $numbers = array_filter(['slots' => $this->slots, 'units' => $this->units], is_int(...));
+        return $numbers + ($this->shared ? ['shared' => true] : []);
     }
 }
