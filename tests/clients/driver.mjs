@@ -36,10 +36,12 @@ async function run() {
     if (mode === 'get') return (await client.get(key)).held ? 'held' : 'free';
     if (mode === 'exit') setTimeout(() => process.exit(0), ms(after));
     if (mode === 'cancel') setTimeout(() => term.abort(new Error('cancelled')), ms(after));
-    const share = { ...(options.slots && { slots: Number(options.slots) }), ...(options.shared && { shared: true }) };
-    if (mode === 'twice') await client.withLock(key, { ttl, wait }, ({ fencingToken }) => say(`acquired ${fencingToken}`));
-    await client.withLock(key, { ttl, wait, signal: term.signal, ...share }, async ({ signal, fencingToken }) => {
-        say(`acquired ${fencingToken}`);
+    const share = {};
+    for (const name of ['slots', 'units']) if (options[name]) share[name] = Number(options[name]);
+    const [keys, own] = options.also ? [[key, { key: options.also, ...share }], {}] : [key, share];
+    if (mode === 'twice') await client.withLock(keys, { ttl, wait, ...own }, (lease) => say(`acquired ${lease.fencingTokens[key]}`));
+    await client.withLock(keys, { ttl, wait, signal: term.signal, ...own }, async ({ signal, fencingTokens }) => {
+        say(`acquired ${fencingTokens[key]}`);
         signal.addEventListener('abort', () => signal.reason instanceof LeaseLost && say('told'));
         if (mode === 'throw') throw new OwnError('of the work');
         if (mode === 'block') return block();

@@ -86,6 +86,7 @@ final class Driver
             $work($lease);
         };
         $options = ['ttl' => $this->options['ttl'], 'wait' => $this->options['wait']];
+        $options += array_map(intval(...), array_intersect_key($this->options, ['slots' => 0, 'units' => 0]));
         $this->isHeld
             ? $this->client->withHold($this->key, $told, ...$options, onLost: static fn () => say('told'))
             : $this->client->withLock($this->key, $told, ...$options);

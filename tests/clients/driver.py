@@ -49,12 +49,16 @@ class Driver:
     def __init__(self, mode, key, options, is_async):
         self.mode, self.key, self.is_async = mode, key, is_async
         self.client = (AsyncLockClient if is_async else LockClient)()
+        self.share = {name: int(options[name]) for name in ["slots", "units"] if name in options}
+        self.also = options.get("also")
         self.named = {"ttl": options.get("ttl", "30s"), "wait": options.get("wait", "10s")}
         self.seconds = number(options.get("seconds", "2"))
         self.after = number(options.get("after", "300ms"))
 
     def lock(self):
-        return self.client.lock(self.key, on_lost=told, **self.named)
+        if self.also:
+            return self.client.lock([self.key, {"key": self.also, **self.share}], on_lost=told, **self.named)
+        return self.client.lock(self.key, on_lost=told, **self.named, **self.share)
 
     def alarm(self, handler):
         signal.signal(signal.SIGALRM, handler)
@@ -78,9 +82,9 @@ class Driver:
             self.alarm(lambda *_: sys.exit(0))
         if self.mode == "twice":
             with self.lock() as lease:
-                say("acquired", lease.fencing_token)
+                say("acquired", lease.fencing_tokens[self.key])
         with self.lock() as lease:
-            say("acquired", lease.fencing_token)
+            say("acquired", lease.fencing_tokens[self.key])
             if self.mode == "odd":
                 state = self.client.get(self.key)
                 assert state.held and state.key == self.key
@@ -114,9 +118,9 @@ class Driver:
             loop.call_later(self.after, sys.exit, 0)
         if self.mode == "twice":
             async with self.lock() as lease:
-                say("acquired", lease.fencing_token)
+                say("acquired", lease.fencing_tokens[self.key])
         async with self.lock() as lease:
-            say("acquired", lease.fencing_token)
+            say("acquired", lease.fencing_tokens[self.key])
             if self.mode == "odd":
                 state = await self.client.get(self.key)
                 assert state.held and state.key == self.key

@@ -14,6 +14,9 @@ class Driver
     @key = key
     @client = LockKeeper::Client.new
     @named = { ttl: options.fetch("ttl", "30s"), wait: options.fetch("wait", "10s") }
+    share = options.slice("slots", "units").to_h { |name, value| [name.to_sym, Integer(value)] }
+    @keys = options.key?("also") ? [key, { key: options["also"], **share }] : key
+    @named.merge!(share) unless options.key?("also")
     @seconds = LockKeeper.seconds(options.fetch("seconds", "2"))
     @after = LockKeeper.seconds(options.fetch("after", "300ms"))
   end
@@ -41,8 +44,8 @@ class Driver
   end
 
   def lock(&block)
-    @client.lock(@key, on_lost: -> { say("told") }, **@named) do |lease|
-      say("acquired", lease.fencing_token)
+    @client.lock(@keys, on_lost: -> { say("told") }, **@named) do |lease|
+      say("acquired", lease.fencing_tokens[@key] || lease.fencing_tokens.values.first)
       block&.call(lease)
     end
   end

@@ -318,6 +318,7 @@ class Proxy:
             self.hold(client, LIMIT)
             return False
         if action == "lose":
+            time.sleep(rule.seconds)
             return False
         if action == "cut":
             client.sendall(answer[: len(answer) - 20])
@@ -387,7 +388,8 @@ class Proxy:
         for _, kind, path, fields, body in self.seen:
             query = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)
             members = json.loads(body) if body.startswith(b"{") else {}
-            if kind == "refresh" and "fencing_token" not in query and "fencing_token" not in members:
+            leases = members.get("leases", [members])
+            if kind == "refresh" and "fencing_token" not in query and any("fencing_token" not in one for one in leases):
                 raise Red("a refresh does not name the fencing token")
             token = fields.get("lock-token") or members.get("token")
             if token and token in path:
@@ -545,6 +547,7 @@ class Row:
         self.lang, self.command = arguments.lang, LANGUAGES[arguments.lang][2]
         self.service = Service(os.path.abspath(arguments.bin), directory)
         self.key, self.drivers, self.proxy = "situations/report", [], None
+        self.first = None  # the other key of a claim of two, which is acquired first
         self.directory, self.apart = directory, None
         self.random = random.Random()
 
@@ -573,6 +576,8 @@ class Row:
     def drive(self, mode, key=None, api_key=API_KEY, **options):
         options.setdefault("ttl", "30s")
         options.setdefault("wait", "10s")
+        if self.first:
+            options["also"] = self.first
         if self.proxy is None:
             self.behind()
         url = "http://%s:%d" % (self.apart.NAME if self.apart else "127.0.0.1", self.proxy.port)
@@ -605,22 +610,33 @@ class Row:
         return iter(connection.getresponse().readline, b"")
 
     def waiters(self, number):
-        until("%d waiting" % number, PATIENCE, lambda: self.service.look(self.key)["waiters"] == number)
+        """So many wait for the key, or for one of two."""
+        keys = [key for key in [self.key, self.first] if key]
+        until("%d waiting" % number, PATIENCE,
+              lambda: sum(self.service.look(key)["waiters"] for key in keys) == number)
 
     def force(self):
         self.service.call("DELETE", "/admin/locks/" + self.key)
 
     def free(self, key=None):
         """Free at once: no lease, and nobody in line, however long the TTL is."""
-        until("free at once", 2.0, lambda: not self.service.look(key or self.key)["held"], 0.2)
+        for one in filter(None, [key or self.key, self.first]):
+            until("free at once", 2.0, lambda: not self.service.look(one)["held"], 0.2)
         time.sleep(0.3)
-        look = self.service.look(key or self.key)
-        if look["held"] or look["waiters"]:
-            raise Red("left behind: %s" % look)
+        for one in filter(None, [key or self.key, self.first]):
+            look = self.service.look(one)
+            if look["held"] or look["waiters"]:
+                raise Red("left behind: %s" % look)
 
     def free_by_ttl(self, ttl):
         """Free no later than the TTL from now on."""
-        until("free by its TTL", ttl + 3.0, lambda: not self.service.look(self.key)["held"])
+        keys = [key for key in [self.key, self.first] if key]
+        until("free by its TTL", ttl + 3.0, lambda: not any(self.service.look(key)["held"] for key in keys))
+
+    def first_is(self, held):
+        """Of a claim of two keys: whether the one that is acquired first is held."""
+        if self.first and self.service.look(self.first)["held"] != held:
+            raise Red("the other key is %sheld" % ("not " if held else ""))
 
     def once(self):
         if len(self.proxy.claims()) != 1:
@@ -807,11 +823,13 @@ def acquire_behind(r):
 
 @row
 def acquire_behind_in_line(r):
-    """The first request arrives while its repeat waits, which is superseded by it."""
+    """The first request arrives while its repeat waits, which is superseded by it. Of several keys one of the two
+    waits until the other one has ended."""
     release = r.occupy()
     r.behind(Rule("acquire", "behind", seconds=1))
     driver = r.drive("work", wait="30s", seconds=1)
-    until("a repeat", PATIENCE, lambda: r.proxy.told(b"superseded") and r.proxy.count("acquire") > 2)
+    is_told = lambda: r.first or r.proxy.told(b"superseded")  # noqa: E731
+    until("a repeat", PATIENCE, lambda: is_told() and r.proxy.count("acquire") > 2)
     r.waiters(1)
     release()
     r.expect(driver, "acquired", "done")
@@ -837,7 +855,8 @@ def acquire_mine(r):
     lines = r.stream(r.proxy.claims().pop())
     first = json.loads(next(lines))["fencing_token"]
     r.expect(driver, "acquired", "done")
-    if json.loads(list(lines)[-1]).get("reason") != "replaced" or driver.fencing() <= first:
+    end = "released" if r.first else "replaced"  # No claim of several keys replaces a lease.
+    if json.loads(list(lines)[-1]).get("reason") != end or driver.fencing() <= first:
         raise Red("the lease of the stream was not replaced")
     r.once()
     r.free()
@@ -884,6 +903,7 @@ def busy(r):
     r.occupy()
     r.expect(r.drive("work", wait="0s"), "busy")
     r.waiters(0)
+    r.first_is(held=False)
 
 
 @row
@@ -891,8 +911,10 @@ def busy_after_wait(r):
     r.occupy()
     driver = r.drive("work", wait="5s")
     r.waiters(1)
+    r.first_is(held=True)
     r.expect(driver, "busy")
     r.waiters(0)
+    r.first_is(held=False)
     r.once()
     if not 4.5 < time.monotonic() - driver.started < 5 + 5 + PATIENCE:
         raise Red("the wait was not about 5 s")
@@ -1000,6 +1022,7 @@ def released_in_line(r):
     r.service.call("DELETE", "/locks/" + r.key, token=r.proxy.claims().pop())
     r.expect(driver, "cancelled")
     r.waiters(0)
+    r.first_is(held=False)
 
 
 @row
@@ -1107,6 +1130,7 @@ def forced_release_blocked(r):
     driver.wait_for("acquired")
     r.force()
     r.expect(driver, "acquired", "lost")
+    r.free()
 
 
 def forced_at_end(r, outcome):
@@ -1118,6 +1142,7 @@ def forced_at_end(r, outcome):
     r.expect(driver, "acquired", outcome)
     if not r.service.look(r.key)["held"]:
         raise Red("the lease of another client was released")
+    r.first_is(held=False)
     release()
 
 
@@ -1273,6 +1298,77 @@ def release_late(r):
     r.free()
 
 
+# A share
+
+
+@row
+def units(r):
+    driver = r.drive("work", slots=8, units=3)
+    driver.wait_for("acquired")
+    look = r.service.look(r.key)
+    if (look.get("slots"), look.get("units")) != (8, 3):
+        raise Red("three of eight units are not held: %s" % look)
+    r.expect(driver, "acquired", "done")
+    r.free()
+
+
+# Several keys. What is forced, held by another client, or in line is the second of two.
+
+
+@row
+def several_shared(r):
+    """The first of two keys is a share of several units."""
+    r.first = "situations/first"
+    driver = r.drive("work", slots=8, units=3)
+    driver.wait_for("acquired")
+    looks = [r.service.look(key) for key in [r.first, r.key]]
+    if [(look["held"], look.get("slots"), look.get("units")) for look in looks] != [(True, 8, 3), (True, None, None)]:
+        raise Red("not both are held: %s" % looks)
+    r.expect(driver, "acquired", "done")
+    r.once()
+    r.free()
+
+
+@row
+def several_lost_then_busy(r):
+    """The answer to the first request is lost, and another client has one of its keys before the repeat."""
+    r.first = "situations/first"
+    r.behind(Rule("acquire", "lose", seconds=2))
+    driver = r.drive("work", ttl="90s", wait="1s")
+    until("a lease", PATIENCE, lambda: r.service.look(r.key)["held"])
+    r.force()
+    release = r.occupy()
+    r.expect(driver, "busy")
+    r.first_is(held=False)
+    release()
+
+
+@row
+def several_keep_the_others_while_the_work_stops(r):
+    """One lease of two is ended by force: the other one lasts until the work has stopped."""
+    r.first = "situations/first"
+    driver = r.drive("block", ttl="6s", seconds=5)
+    driver.wait_for("acquired")
+    r.force()
+    time.sleep(3.5)  # It has heard of the loss by then.
+    r.first_is(held=True)
+    r.expect(driver, "acquired", "lost")
+    r.free()
+
+
+def of_two_keys(name):
+    def play(r):
+        r.first = "situations/first" if name != "max-hold" else "captain"  # before the key in the order of bytes
+        ROWS[name](r)
+    return play
+
+
+# All others but these are played with two keys as well.
+OF_ONE_KEY = ["two-addresses", "slow-link", "units"]
+ROWS.update({"several-" + name: of_two_keys(name) for name in list(ROWS)
+             if name not in OF_ONE_KEY and not name.startswith("several-")})
+
+
 # The runner
 
 
@@ -1309,6 +1405,8 @@ def run(name, number, arguments):
         shutil.rmtree(directory, ignore_errors=True)
 
 
+# `acquireAll()` of PHP is a claim of each key, one after the other.
+WITHOUT_SEVERAL = {"php", "php-lock"}
 # A token of PHP may be that of several processes: it names no lease that it did not get itself.
 EXCEPT = {("php", "acquire-mine"), ("php-lock", "acquire-mine")}
 # Nothing refreshes a lease of withLock() but its work, which a refresh without an answer stops until the end.
@@ -1327,7 +1425,9 @@ def main():
     if arguments.list:
         print("\n".join(ROWS))
         return 0
-    all_rows = [name for name in ROWS if (arguments.lang, name) not in EXCEPT]
+    has_several = arguments.lang not in WITHOUT_SEVERAL
+    all_rows = [name for name in ROWS if (arguments.lang, name) not in EXCEPT
+                and (has_several or not name.startswith("several-"))]
     names = [name for name in arguments.rows.split(",") if name] or all_rows
     unknown = [name for name in names if name not in ROWS]
     if unknown:

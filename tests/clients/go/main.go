@@ -21,6 +21,7 @@ var errOfWork = errors.New("the work failed")
 
 type settings struct {
 	mode, key string
+	also      string // the second of two keys, with the share of the options
 	options   lockkeeper.Options
 	seconds   time.Duration
 	after     time.Duration
@@ -71,6 +72,12 @@ func read(arguments []string) (settings, error) {
 			set.options.TTL, err = time.ParseDuration(value)
 		case "wait":
 			set.options.Wait, err = time.ParseDuration(value)
+		case "also":
+			set.also = value
+		case "slots":
+			set.options.Slots, err = strconv.Atoi(value)
+		case "units":
+			set.options.Units, err = strconv.Atoi(value)
 		case "after":
 			set.after, err = time.ParseDuration(value)
 		case "seconds":
@@ -115,14 +122,22 @@ func run(ctx context.Context, client *lockkeeper.Client, set settings) (string, 
 }
 
 func once(ctx context.Context, client *lockkeeper.Client, set settings) error {
-	return client.WithLock(ctx, set.key, set.options, func(ctx context.Context, lease *lockkeeper.Lease) error {
-		fmt.Println("acquired", lease.FencingToken())
+	lock := func(work func(context.Context, *lockkeeper.Lease) error) error {
+		if set.also == "" {
+			return client.WithLock(ctx, set.key, set.options, work)
+		}
+		second := lockkeeper.Key{Name: set.also, Slots: set.options.Slots, Units: set.options.Units}
+		set.options.Slots, set.options.Units = 0, 0
+		return client.WithLockAll(ctx, append(lockkeeper.Keys(set.key), second), set.options, work)
+	}
+	return lock(func(ctx context.Context, lease *lockkeeper.Lease) error {
+		fmt.Println("acquired", lease.FencingTokenOf(set.key))
 		switch set.mode {
 		case "throw":
 			return errOfWork
 		case "odd":
 			status, err := client.Get(ctx, set.key)
-			if err == nil && (!status.Held || status.FencingToken != lease.FencingToken()) {
+			if err == nil && (!status.Held || status.FencingToken != lease.FencingTokenOf(set.key)) {
 				return fmt.Errorf("another key is held: %+v", status)
 			}
 			return err
