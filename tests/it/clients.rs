@@ -129,6 +129,8 @@ fn python_holds_a_lease_waits_in_line_and_stops_before_it_is_lost() {
 }
 
 mod rows {
+    use crate::support::process::{BINARY, command, succeeds};
+
     use super::{GO, PHP, PYTHON, ROWS, RUBY, SEVERAL, TYPESCRIPT};
 
     fn all() -> Vec<&'static str> {
@@ -159,6 +161,12 @@ mod rows {
     #[test]
     fn each_row_holds_in_typescript() {
         TYPESCRIPT.does_what_the_table_says("ts", &all());
+    }
+
+    #[test]
+    fn each_recipe_of_the_typescript_page_runs_and_so_does_jest() {
+        let program = TYPESCRIPT.built().join("tests/clients/recipes.mjs");
+        succeeds(command("node").arg(program).arg(BINARY));
     }
 
     #[test]
