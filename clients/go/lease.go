@@ -110,7 +110,7 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 			return got, nil
 		} else if got.err == nil { // Asked again, the lease lasts longer.
 			got.err = &Error{Kind: ErrServiceUnavailable, Key: c.keys.first(), OutcomeUnknown: true,
-				Detail: "the answers take longer than half of the TTL"}
+				Detail: "the answer came too late for its TTL: it was slow, or this process was suspended"}
 		}
 		e := got.err.(*Error)
 		away.notes(e, sent, wait, now())

@@ -1049,6 +1049,22 @@ def exit_in_line(r):
 
 
 @row
+def suspended_in_line(r):
+    """The process stands still until the lease that it was granted is over."""
+    release = r.occupy()
+    driver = r.drive("work", ttl="3s", wait="60s", seconds=1)
+    r.waiters(1)
+    driver.process.send_signal(signal.SIGSTOP)
+    release()
+    until("a grant", PATIENCE, lambda: r.service.look(r.key)["held"])
+    until("its end", PATIENCE, lambda: not r.service.look(r.key)["held"])
+    driver.process.send_signal(signal.SIGCONT)
+    r.expect(driver, "acquired", "done")
+    r.once()
+    r.free()
+
+
+@row
 def exit_at_grant(r):
     ttl = "4s" if r.lang in EXIT_RUNS_NOTHING else "90s"
     r.behind(Rule("acquire", "late", seconds=1))
@@ -1111,6 +1127,43 @@ def restart_in_work(r):
     r.service.end(signal.SIGKILL)
     time.sleep(1)
     r.service.start()
+    r.expect(driver, "acquired", "done")
+    r.free()
+
+
+def suspended(r, mode):
+    """The process stands still until another client has the key."""
+    driver = r.drive(mode, ttl="4s", seconds=6)
+    driver.wait_for("acquired")
+    driver.process.send_signal(signal.SIGSTOP)
+    until("the end of the lease", PATIENCE, lambda: not r.service.look(r.key)["held"])
+    release = r.occupy()
+    driver.process.send_signal(signal.SIGCONT)
+    r.expect(driver, "acquired", "lost")
+    if not r.service.look(r.key)["held"]:
+        raise Red("the lease of another client was released")
+    r.first_is(held=False)
+    release()
+
+
+@row
+def suspended_in_work(r):
+    suspended(r, "work")
+
+
+@row
+def suspended_in_work_blocked(r):
+    suspended(r, "block")
+
+
+@row
+def service_suspended(r):
+    driver = r.drive("work", ttl="9s", seconds=10)
+    driver.wait_for("acquired")
+    time.sleep(2)
+    r.service.process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    r.service.process.send_signal(signal.SIGCONT)
     r.expect(driver, "acquired", "done")
     r.free()
 
@@ -1409,6 +1462,8 @@ def run(name, number, arguments):
 WITHOUT_SEVERAL = {"php", "php-lock"}
 # A token of PHP may be that of several processes: it names no lease that it did not get itself.
 EXCEPT = {("php", "acquire-mine"), ("php-lock", "acquire-mine")}
+# The keeper of hold() is a process of its own, and keeps the lease of one that is suspended.
+EXCEPT |= {("php", "suspended-in-work"), ("php", "suspended-in-work-blocked")}
 # Nothing refreshes a lease of withLock() but its work, which a refresh without an answer stops until the end.
 EXCEPT |= {("php-lock", row) for row in ("acquire-late-then-silent", "blocked-three-ttls", "max-hold", "refresh-silent")}
 

@@ -155,7 +155,7 @@ class Keeping {
             superseded = answer.code === 'superseded' ? superseded + 1 : 0;
             const failure = failureOf(service, request, answer);
             if (superseded === SUPERSEDED) failure.kind = 'WaitCancelled';
-            if (grant) failure.message = 'the answers take longer than half of the TTL; use a longer one';
+            if (grant) failure.message = 'the answer came too late for its TTL: it was slow, or this process was suspended';
             const isBusy = failure.kind === 'LockBusy' && answer.code === 'lock_held';
             const isTold = isBusy || (answer.code !== '' && answer.status === 429); // Nothing was lost.
             const end = isAbsent ? absence.end(until) : isTold ? until - 1 : until + GRACE;

@@ -166,7 +166,7 @@ final class Claim
     private function tooLate(): ServiceUnavailable
     {
         $name = Keys::shown($this->holding->ticket()->key);
-        return new ServiceUnavailable("$name: the answers take longer than the lease", Outcome::Unknown);
+        return new ServiceUnavailable("$name: the answer came too late for its TTL", Outcome::Unknown);
     }
 
     /** One request. */

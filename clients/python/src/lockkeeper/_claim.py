@@ -231,9 +231,11 @@ class Claim:
                         raise RequestRefused("a proxy changes the key %s" % self.name, 0, answer.body)
                     if now() < self._end - self._margin:
                         return
-                    answer = Answer(failure="the answers take as long as the TTL")
+                    answer = Answer(failure="the answer came too late for its TTL: it was slow, or this process was "
+                                            "suspended")
                 elif answer.code == "wait_cancelled" or superseded == SUPERSEDED:
-                    raise WaitCancelled("the claim on %s has ended elsewhere: %s; nothing is held" % (self.name, answer))
+                    raise WaitCancelled("the claim on %s has ended elsewhere: %s; nothing is held"
+                                        % (self.name, answer))
                 elif self.keys.is_several and answer.others:
                     # An earlier request of this claim has begun a lease that a repeat does not get.
                     self._release_others(answer, now() + HEAR_OUT)

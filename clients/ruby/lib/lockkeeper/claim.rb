@@ -217,10 +217,13 @@ module LockKeeper
         superseded = answer.code == "superseded" ? superseded + 1 : 0
         is_absent = absence.notes?(answer, call, ask)
         if take(answer, call.sent)
-          raise RequestRefused.new("a proxy changes the key #{@keys.name}", 0, answer.body) unless @keys.in?(answer.body)
+          unless @keys.in?(answer.body)
+            raise RequestRefused.new("a proxy changes the key #{@keys.name}", 0, answer.body)
+          end
           return is_granted = true if LockKeeper.now < @end - @margin
 
-          answer = Answer.new(failure: "the answers take as long as the TTL")
+          answer = Answer.new(failure: "the answer came too late for its TTL: it was slow, " \
+                                       "or this process was suspended")
         elsif answer.code == "wait_cancelled" || superseded == SUPERSEDED
           raise WaitCancelled, "the claim on #{@keys.name} has ended elsewhere: #{answer}; nothing is held"
         elsif @keys.several? && answer.others.any?
