@@ -461,6 +461,9 @@ class Leases(WithService):
                            (["%01000d" % number for number in range(4)], "4 keys are too long together")]:
             with self.assertRaisesRegex(RequestRefused, text):
                 self.client.lock(keys)
+        for keys in [{"a", "b"}, {"key": "a"}, None]:
+            with self.assertRaisesRegex(RequestRefused, "a key is a text, and several are a list"):
+                self.client.lock(keys)
         for share in [{"slots": 2}, {"units": 2}, {"shared": True}]:
             with self.assertRaisesRegex(ValueError, "each of several keys has its own share"):
                 self.client.lock(["a", "b"], **share)

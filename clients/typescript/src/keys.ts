@@ -1,5 +1,6 @@
 // The keys of a claim, one or several, and what is asked about them.
 
+import { inspect } from 'node:util';
 import { RequestRefused } from './errors.js';
 
 /** One of several keys, with its share, such as { key: 'gpu', slots: 8, units: 3 }. */
@@ -21,7 +22,10 @@ export const keyPath = (key: string) => `/locks/${encodeURIComponent(key).replac
 
 /** The path of a key, which nothing on the way resolves to another one. */
 export function pathOf(key: unknown): string {
-    const isWhole = typeof key === 'string' && !/\p{Surrogate}/u.test(key);
+    if (typeof key !== 'string') {
+        throw new RequestRefused(`${inspect(key)} is no key: a key is a text, and several are a list`, { code: 'invalid_key' });
+    }
+    const isWhole = !/\p{Surrogate}/u.test(key);
     if (isWhole && !/(^|\/)\.{0,2}(\/|$)/.test(key)) return keyPath(key);
     const message = `${JSON.stringify(key)} is no key: it is a text, without segments that are empty, . or ..`;
     throw new RequestRefused(message, { key, code: 'invalid_key' });
@@ -38,7 +42,8 @@ export function keysOf(key: string | readonly (string | ClaimedKey)[]): Keys {
         pathOf(key);
         return { keys: [key as string], name: `'${key}'` };
     }
-    const claimed = key.map((one: string | ClaimedKey) => (typeof one === 'object' && one ? { ...one } : { key: one }));
+    const isNamed = (one: unknown): one is ClaimedKey => typeof one === 'object' && one !== null && !Array.isArray(one);
+    const claimed = key.map((one: string | ClaimedKey): ClaimedKey => (isNamed(one) ? { ...one } : { key: one }));
     for (const one of claimed) {
         pathOf(one.key);
         checkShare(one);

@@ -154,6 +154,7 @@ test('several keys are lost with one of them, and the others last until the work
 test('several keys that make no sense are refused before anything is asked', async () => {
     for (const [keys, message] of [
         [['a', 'b//c'], /"b\/\/c" is no key/], [['a', { name: 'b' }], /undefined is no key/], [['a', null], /null is no key/],
+        [new Set(['a']), /is no key: a key is a text, and several are a list/], [['a', ['b']], /\[ 'b' \] is no key/],
         [['a', { key: 'b', slots: NaN }], /slots: 'NaN' is no number/], [['a', { key: 'b', slot: 2 }], /unknown option 'slot' of 'b'/],
         [[0, 1, 2, 3].map((number) => `${number}`.repeat(1000)), /4 keys are too long together/],
     ]) await assert.rejects(client.tryLock(keys), { message });

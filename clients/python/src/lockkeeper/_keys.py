@@ -28,8 +28,10 @@ Key = Union[str, ClaimedKey]
 
 
 def path_of(key: str, prefix: str = "/locks/") -> str:
+    if not isinstance(key, str):
+        raise RequestRefused("%r is no key: a key is a text, and several are a list" % (key,))
     # A proxy would resolve the segments, to another key or to a forced release.
-    if not isinstance(key, str) or re.search(r"(^|/)\.{0,2}(/|\Z)|[\ud800-\udfff]", key):
+    if re.search(r"(^|/)\.{0,2}(/|\Z)|[\ud800-\udfff]", key):
         raise RequestRefused("%r is no key: it is a text, without segments that are empty, . or .." % (key,))
     return prefix + urllib.parse.quote(key, safe="/")
 

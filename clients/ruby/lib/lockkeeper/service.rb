@@ -113,7 +113,9 @@ module LockKeeper
 
     # The key as UTF-8. A proxy would resolve odd segments, to another key or to a forced release.
     def self.key(key)
-      text = key.is_a?(String) ? utf8(key) : ""
+      raise RequestRefused, "#{key.inspect} is no key: a key is a text, and several are a list" unless key.is_a?(String)
+
+      text = utf8(key)
       return text if text.valid_encoding? && !text.match?(%r{(\A|/)\.{0,2}(/|\z)})
 
       raise RequestRefused, "#{key.inspect} is no key: it is a text, without segments that are empty, . or .."
