@@ -134,7 +134,7 @@ mod rows {
     use super::{GO, PHP, PYTHON, ROWS, RUBY, SEVERAL, TYPESCRIPT};
 
     fn all() -> Vec<&'static str> {
-        [&ROWS[..], &SEVERAL].concat()
+        [&ROWS[..], &SEVERAL[..]].concat()
     }
 
     #[test]
