@@ -1400,10 +1400,10 @@ def several_lost_then_busy(r):
 def several_keep_the_others_while_the_work_stops(r):
     """One lease of two is ended by force: the other one lasts until the work has stopped."""
     r.first = "situations/first"
-    driver = r.drive("block", ttl="6s", seconds=5)
+    driver = r.drive("block", ttl="6s", seconds=6)
     driver.wait_for("acquired")
     r.force()
-    time.sleep(3.5)  # It has heard of the loss by then.
+    time.sleep(5)  # It has heard of the loss by then, and more.
     r.first_is(held=True)
     r.expect(driver, "acquired", "lost")
     r.free()
