@@ -4,7 +4,7 @@ use clap::Command;
 use clap_mangen::Man;
 
 /// Commands with their examples.
-const EXAMPLES: [(&str, &[&str]); 14] = [
+const EXAMPLES: [(&str, &[&str]); 15] = [
     (
         "serve",
         &[
@@ -41,6 +41,7 @@ const EXAMPLES: [(&str, &[&str]); 14] = [
     ("list", &["lockkeeper list --prefix deploy/", "lockkeeper list --json"]),
     ("force-release", &["lockkeeper force-release --reason OPS-7 report"]),
     ("hook", &["lockkeeper hook --ttl 10m  # as a harness runs it"]),
+    ("mcp", &["lockkeeper mcp  # as a harness starts it"]),
     ("completions", &["lockkeeper completions bash > /etc/bash_completion.d/lockkeeper"]),
 ];
 

@@ -12,6 +12,7 @@ mod live;
 mod locks;
 mod log;
 mod manual;
+mod mcp;
 mod outer;
 mod owner;
 mod redlock;
@@ -86,6 +87,7 @@ enum Command {
     #[command(flatten)]
     Lock(locks::LockCommand),
     Hook(hook::Hook),
+    Mcp(mcp::Mcp),
     /// Print completions for a shell, as in `lockkeeper completions bash`.
     Completions {
         shell: Shell,
@@ -164,6 +166,7 @@ pub fn run() -> ExitCode {
         Command::Exec(exec) => return exec::exec(*exec).into(),
         Command::Lock(verb) => return locks::run(&verb).into(),
         Command::Hook(hook) => return hook::hook(&hook).into(),
+        Command::Mcp(mcp) => return mcp::mcp(mcp).into(),
         Command::Config(shown) => shown.run(),
         Command::Healthcheck(healthcheck) => healthcheck.run(),
         Command::Redlock { what, settings: flags } => {

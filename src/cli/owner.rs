@@ -18,6 +18,11 @@ pub(super) fn our_caller() -> String {
     owner(caller, &processes::name(caller).unwrap_or_else(|| "acquire".to_owned()))
 }
 
+/// The same, with a text of any length behind it.
+pub(super) fn ourselves_at_length(what: &str) -> String {
+    format!("{}:{} {what}", place(), std::process::id())
+}
+
 /// The owner of leases for a session of another program, whose processes come and go.
 pub(super) fn of_session(what: &str) -> String {
     shown(&format!("{} {what}", place()))

@@ -47,22 +47,39 @@ impl Client {
     }
 }
 
+impl Granted {
+    /// The keys of the grant, each with its fencing token and its slot; `first` if it was asked for
+    /// alone.
+    pub(crate) fn each(&self, first: &LockKey) -> Vec<(LockKey, FencingToken, Option<u16>)> {
+        let of_several = serde_json::from_str::<Body>(&self.body).ok().map(|body| body.leases);
+        let lease = |lease: Lease| {
+            let number = FencingToken::from_number(lease.fencing_token)?;
+            Some((LockKey::parse(&lease.key).ok()?, number, lease.slot))
+        };
+        let alone = || vec![(first.clone(), self.fencing_token, self.slot)];
+        of_several.map_or_else(alone, |leases| leases.into_iter().filter_map(lease).collect())
+    }
+}
+
+#[derive(Deserialize)]
+struct Body {
+    token: String,
+    leases: Vec<Lease>,
+    ttl_ms: u64,
+    waited_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct Lease {
+    key: String,
+    fencing_token: u64,
+    #[serde(default)]
+    capped: bool,
+    slot: Option<u16>,
+}
+
 /// Parses a grant, which has to be for these keys.
 fn granted(body: String, keys: &[KeyWish], token: &LeaseToken) -> Result<Granted, ClientError> {
-    #[derive(Deserialize)]
-    struct Body {
-        token: String,
-        leases: Vec<Lease>,
-        ttl_ms: u64,
-        waited_ms: u64,
-    }
-    #[derive(Deserialize)]
-    struct Lease {
-        key: String,
-        fencing_token: u64,
-        #[serde(default)]
-        capped: bool,
-    }
     let read: Body = serde_json::from_str(&body).map_err(|_| ClientError::strange())?;
     let asked = keys.iter().map(|(key, _)| key.as_str());
     let is_ours = read.leases.iter().map(|lease| &*lease.key).eq(asked);

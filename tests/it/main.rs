@@ -24,6 +24,7 @@ mod legacy;
 mod listeners;
 mod lives;
 mod logging;
+mod mcp;
 mod migration;
 mod model;
 mod php;

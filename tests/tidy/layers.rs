@@ -33,6 +33,7 @@ const WORLDS: &[(&str, &[&str])] = &[
     ("tokio_rustls", &["client", "server"]),
     ("rusqlite", &["store::embedded"]),
     ("clap", &["cli"]),
+    ("rmcp", &["cli"]),
     ("tracing_subscriber", &["cli"]),
     ("prometheus_client", &["metrics"]),
 ];

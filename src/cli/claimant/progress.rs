@@ -99,6 +99,11 @@ impl Claimant {
         }
     }
 
+    /// The progress of a wait that ends at `until`, in a line; `None` if it is not known.
+    pub(in crate::cli) async fn line(&self, until: Option<Moment>) -> Option<String> {
+        self.look(until).await.map(|wait| wait.line())
+    }
+
     /// The state of the key for which the claim waits.
     async fn look(&self, until: Option<Moment>) -> Option<Wait> {
         let waits = join_all(self.keys().map(|key| self.look_at(key, until))).await;
