@@ -33,6 +33,10 @@ pub(super) const MOST_WAIT: f64 = 50.0;
 /// The pause between two notifications of progress, from the beginning of the wait on.
 const TELL: Duration = Duration::from_secs(1);
 
+/// Agents of one session share its server, so a key that it has may be another one's.
+const ALREADY: &str = "It stays so until it is released. If that is not your own work, another \
+                       agent of this session does it now: do not do yours beside it.";
+
 /// What the model asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -119,7 +123,7 @@ pub(super) async fn acquire(
         asked.keys.retain(|key| session.lease(key).is_none());
     }
     if asked.keys.is_empty() {
-        return Ok(format!("{} That lasts until you release it.", had.join(" ")));
+        return Ok(format!("{} {ALREADY}", had.join(" ")));
     }
     if session.leases().len() + asked.keys.len() > MOST_LEASES {
         return Err(format!("a session has at most {MOST_LEASES} locks: release some first"));

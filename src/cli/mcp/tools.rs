@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::mcp::acquire::{AcquireCall, MOST_WAIT, acquire};
+use crate::cli::mcp::acquire::{MOST_WAIT, acquire};
 use crate::cli::mcp::session::{AgentSession, Released};
 use crate::cli::mcp::words;
 use crate::cli::remote::key;
@@ -90,28 +90,17 @@ impl Tools {
         call: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Option<Result<String, String>> {
-        let input = Value::Object(call.arguments.unwrap_or_default());
-        let session = &*self.0;
-        let answer = match &*call.name {
-            "acquire" => match arguments::<AcquireCall>(input) {
-                Ok(asked) => acquire(session, asked, context).await,
-                Err(error) => Err(error),
-            },
-            "release" => match arguments(input) {
-                Ok(asked) => release(session, asked).await,
-                Err(error) => Err(error),
-            },
-            "status" => match arguments(input) {
-                Ok(asked) => status(session, asked).await,
-                Err(error) => Err(error),
-            },
-            "list" => match arguments(input) {
-                Ok(asked) => list(session, asked).await,
-                Err(error) => Err(error),
-            },
-            _ => return None,
+        let (session, input) = (&*self.0, Value::Object(call.arguments.unwrap_or_default()));
+        let answer = async {
+            Ok(Some(match &*call.name {
+                "acquire" => acquire(session, arguments(input)?, context).await?,
+                "release" => release(session, arguments(input)?).await?,
+                "status" => status(session, arguments(input)?).await?,
+                "list" => list(session, arguments(input)?).await?,
+                _ => return Ok(None),
+            }))
         };
-        Some(answer)
+        answer.await.transpose()
     }
 }
 
@@ -301,7 +290,8 @@ fn tool(name: &'static str, what: &'static str, properties: Value, hints: ToolAn
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{AcquireCall, ListCall, ReleaseCall, StatusCall, arguments, tools};
+    use super::{ListCall, ReleaseCall, StatusCall, arguments, tools};
+    use crate::cli::mcp::acquire::AcquireCall;
 
     /// A model that follows the schemas is never told of an unknown field.
     #[test]
