@@ -13,7 +13,7 @@ test: tools
 
 # What `test-all` has more: other servers, browsers, languages and faults.
 MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: clients::rows \
-  dashboard:: deploy:: docs:: embedded_faults:: examples:: exec::mounts fenced:: hold::proxies hold::recipes \
+  dashboard:: deploy:: docs:: embedded_faults:: examples:: exec::mounts fenced:: hold::proxies hold::recipes hook::long \
   interop:: legacy:: mcp::sdk migration:: php:: php_frameworks:: php_kills:: redis_faults:: redlock:: \
   topology_faults:: traces:: waiting::
 

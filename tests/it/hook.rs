@@ -1,6 +1,8 @@
 //! `lockkeeper hook`, as the harness of a coding agent runs it: never two sessions at one file, a
 //! denial that names the holder, nothing held after the end.
 
+mod long;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
