@@ -57,7 +57,7 @@ fn every_block_of_the_recipes_does_what_it_says() {
 
 #[test]
 fn every_block_of_the_page_on_agents_does_what_it_says() {
-    assert_eq!(follows(AGENTS, &["sh"]).answers, 3);
+    assert_eq!(follows(AGENTS, &["sh"]).answers, 7);
 }
 
 /// Runs every block of a page, which has blocks of all these kinds.

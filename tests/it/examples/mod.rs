@@ -1,5 +1,6 @@
 //! The examples, each copied into an empty directory as its page says, and run.
 
+mod agents;
 mod ci;
 mod cron;
 mod deploy;
