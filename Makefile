@@ -9,12 +9,12 @@ run:
 # The tests of every change: style, units, the embedded store and one Redis, the HTTP contract, streams,
 # `exec`, the README, the PHP package. On Debian it installs what is missing.
 test: tools
-	cargo test --lib --bins --test tidy --test it -- --test-threads=8 $(MORE:%=--skip %)
+	cargo test -p lockkeeper -p orders --lib --bins --test tidy --test it -- --test-threads=8 $(MORE:%=--skip %)
 
 # What `test-all` has more: other servers, browsers, languages and faults.
 MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: clients::rows \
   dashboard:: deploy:: docs:: embedded_faults:: examples:: exec::mounts fenced:: hold::proxies hold::recipes hook::long \
-  interop:: legacy:: mcp::sdk migration:: php:: php_frameworks:: php_kills:: redis_faults:: redlock:: \
+  interop:: legacy:: mcp::sdk migration:: orders::whole php:: php_frameworks:: php_kills:: redis_faults:: redlock:: \
   topology_faults:: traces:: waiting::
 
 # All tests. Those of CLIENTS generate and compile clients: few at a time.
