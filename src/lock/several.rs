@@ -8,12 +8,13 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, select_all};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::lock::error::{Effect, LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus, Origin};
+use crate::lock::leases::Registered;
 use crate::lock::locks::{Locks, may_wait};
 use crate::lock::store::{Answer, Condition, Renewed, Target};
 use crate::lock::undo_queue::Delivery;
@@ -51,8 +52,12 @@ struct Got {
     lease: Lease,
     delivery: Delivery,
     fresh: bool,
-    /// True once it is plain, with its full TTL.
-    let_go: bool,
+    /// Hears of an end that this instance sees.
+    registered: Option<Registered>,
+    /// True once it was renewed for the answer.
+    is_full: bool,
+    /// True once another request may have been told of it.
+    told: bool,
 }
 
 impl Got {
@@ -61,6 +66,23 @@ impl Got {
         let number = Some(self.lease.fencing_token);
         Target::of(&self.claim.key, &self.claim.token, number).only(only)
     }
+
+    fn count_as_told(&mut self) {
+        self.told = true;
+        self.delivery.count_as_told();
+    }
+}
+
+/// Waits until one of the leases has ended.
+async fn any_ended(got: &[Got]) -> LockKey {
+    let registered = got.iter().filter_map(|one| Some((one.registered.as_ref()?, &one.claim.key)));
+    let ends = registered.map(|(registered, key)| {
+        Box::pin(async move {
+            registered.told().await;
+            key.clone()
+        })
+    });
+    select_all(ends).await.0
 }
 
 /// Undoes all claims with a token of the service, unless it is defused: nobody else knows of leases
@@ -137,6 +159,9 @@ impl Locks {
                 tokio::select! {
                     biased;
                     delivery = &mut asking => break delivery,
+                    key = any_ended(got), if kept && !got.is_empty() => {
+                        return Err(Refused::Lost(key));
+                    }
                     // To its end, also if the answer comes: no later call is overtaken by it.
                     () = sleep_until(beat), if kept && !got.is_empty() => {
                         self.keep(got).await?;
@@ -155,10 +180,13 @@ impl Locks {
             let lease = win.lease.clone();
             let fresh = win.fresh;
             let claim = claim.clone();
-            if kept {
+            let registered = kept.then(|| {
                 delivery.end_turn();
-            }
-            got.push(Got { place, claim, lease, delivery, fresh, let_go: false });
+                Registered::new(self.leases().clone(), claim.key.clone())
+            });
+            registered.iter().for_each(|one| _ = one.has(&lease));
+            let (is_full, told) = (false, false);
+            got.push(Got { place, claim, lease, delivery, fresh, registered, is_full, told });
         }
         Ok(has_waited)
     }
@@ -244,46 +272,55 @@ impl Locks {
 
     /// Lets the leases go, each with its full TTL. Without a wait they are plain, and are renewed only
     /// if that took long.
-    ///
-    /// The first key comes last: as long as it is kept, a repeat on another instance gets no further,
-    /// so no client was told of a lease that has to be taken back because a later one was lost.
     async fn let_all_go(&self, got: &mut [Got]) -> Result<(), Refused> {
+        let kept = got.iter().any(|one| one.claim.kept);
         let took_long = |one: &Got| one.delivery.asked.elapsed() > one.lease.ttl.as_duration() / 3;
-        if !got.iter().any(|one| one.claim.kept || took_long(one)) {
+        if !kept && !got.iter().any(took_long) {
             return Ok(());
         }
         let claims = got.iter().map(|one| one.claim.clone()).collect();
         let mut letting_go = LettingGo { locks: self, claims };
-        let (first, rest) = got.split_at_mut(1);
-        for part in [rest, first] {
-            let renew = |one: &Got| {
-                let kept = one.claim.kept && one.fresh;
-                let only = if kept { Condition::LetGo } else { Condition::Any };
-                self.renew(one.target(only), Some(one.claim.ttl))
-            };
-            let renewed = join_all(part.iter().map(renew)).await;
-            let mut lost = None;
-            let mut failed = None;
-            for (one, renewed) in part.iter_mut().zip(renewed) {
-                let key = || one.claim.key.clone();
-                match renewed {
-                    Err(error) => failed = Some(Refused::Failed(key(), error.into())),
-                    Ok(Renewed::Lease(lease)) if !lease.is_over() => {
-                        (one.lease, one.let_go) = (lease, true);
-                    }
-                    Ok(_) => lost = Some(Refused::Lost(key())),
+        let done = self.let_go_in_turn(got, kept).await;
+        if !matches!(done, Err(Refused::Failed(..))) {
+            letting_go.claims.clear(); // What it has is known.
+        }
+        done
+    }
+
+    /// Lets the first key go last: as long as it is kept, a repeat on another instance gets no
+    /// further, so nobody was told of the others, and they can be taken back.
+    async fn let_go_in_turn(&self, got: &mut [Got], kept: bool) -> Result<(), Refused> {
+        let mut part = got.len();
+        if kept {
+            got.iter_mut().for_each(|one| one.delivery.kept());
+            self.renew_for_good(&mut got[1..]).await?;
+            part = 1;
+        }
+        got.iter_mut().for_each(Got::count_as_told);
+        self.renew_for_good(&mut got[..part]).await
+    }
+
+    /// Makes leases plain, each with its full TTL.
+    async fn renew_for_good(&self, part: &mut [Got]) -> Result<(), Refused> {
+        let renew = |one: &Got| {
+            let kept = one.claim.kept && one.fresh;
+            let only = if kept { Condition::LetGo } else { Condition::Any };
+            self.renew(one.target(only), Some(one.claim.ttl))
+        };
+        let renewed = join_all(part.iter().map(renew)).await;
+        let mut lost = None;
+        for (one, renewed) in part.iter_mut().zip(renewed) {
+            let key = one.claim.key.clone();
+            match renewed {
+                Err(error) => return Err(Refused::Failed(key, error.into())),
+                Ok(Renewed::Lease(lease)) if !lease.is_over() => {
+                    one.lease = lease;
+                    one.is_full = true;
                 }
-            }
-            if let Some(failed) = failed {
-                return Err(failed);
-            }
-            if let Some(lost) = lost {
-                letting_go.claims.clear(); // What it has is known, and taken back.
-                return Err(lost);
+                Ok(_) => lost = Some(Refused::Lost(key)),
             }
         }
-        letting_go.claims.clear();
-        Ok(())
+        lost.map_or(Ok(()), Err)
     }
 
     /// The grants, in the order of the claims.
@@ -295,7 +332,7 @@ impl Locks {
             let fresh = one.fresh;
             if let Ok(Answer::Won(win)) = one.delivery.hand_over() {
                 self.leases().waited(&win, waited);
-                if !one.let_go {
+                if !one.is_full {
                     lease = win.lease; // With what is left of it.
                 }
             }
@@ -304,22 +341,17 @@ impl Locks {
         AllAcquired::Granted(got.into_iter().map(grant).collect())
     }
 
-    /// Takes the new leases back, and waits a moment for that. After an unknown outcome those that were
-    /// let go stay: a client repeats its claim then, and another request may have been told of them.
+    /// Takes the new leases back, and waits a moment for that. After an unknown outcome those that count
+    /// as told stay: a client repeats its claim then, and another request may have been told of them.
     async fn take_back(&self, got: Vec<Got>, refused: &Refused) {
         let is_unknown = matches!(refused, Refused::Failed(..));
         let mut ended = Vec::new();
         let mut undone = Vec::new();
         for one in got.into_iter().rev() {
-            let of = one.target(Condition::Any);
-            match (one.fresh, one.let_go) {
-                (true, false) => undone.extend(one.delivery.take_back()),
-                (true, true) if !is_unknown => {
-                    ended.push(self.release(of));
-                    _ = one.delivery.hand_over();
-                }
-                _ => _ = one.delivery.hand_over(),
+            if one.fresh && one.told && !is_unknown {
+                ended.push(self.release(one.target(Condition::Any)));
             }
+            undone.extend(one.delivery.take_back());
         }
         let _ = timeout(TAKE_BACK, join(join_all(ended), join_all(undone))).await;
     }

@@ -182,6 +182,11 @@ impl Delivery {
         }
     }
 
+    /// Leaves the grant as it is, also if no request is handed the answer.
+    pub(crate) fn count_as_told(&mut self) {
+        self.guard.iter_mut().for_each(|guard| guard.grant = None);
+    }
+
     /// Lets the next request of the claim ask, which finds a lease that is kept.
     pub(crate) fn end_turn(&mut self) {
         self.guard.iter_mut().for_each(|guard| guard.turn = None);
@@ -195,9 +200,7 @@ impl Delivery {
     /// Hands the answer over, with what is left of its lease by now: from here on the client counts
     /// as told.
     pub(crate) fn hand_over(mut self) -> Result<Answer, StoreError> {
-        if let Some(guard) = &mut self.guard {
-            guard.grant = None;
-        }
+        self.count_as_told();
         let mut answer = self.answer;
         if let Ok(Answer::Won(win)) = &mut answer {
             let since = millis_down(Uptime::at(self.answered).elapsed());

@@ -142,7 +142,7 @@ fn a_missing_file_and_a_download_that_breaks_off_are_refused() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let half = std::thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
-        client.read(&mut [0; 4096]).unwrap();
+        assert!(client.read(&mut [0; 4096]).unwrap() > 0);
         client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").unwrap();
     });
     home.is_refused(&url, &path(), "cannot fetch ");

@@ -55,6 +55,11 @@ impl Waiting {
         answer.expect("answered in time").unwrap().unwrap()
     }
 
+    /// Its client is gone.
+    pub(crate) async fn leave(mut self) {
+        self.0.shutdown().await;
+    }
+
     pub(crate) async fn granted(self) -> Vec<Grant> {
         granted(self.answer().await).into_iter().map(|(grant, _)| grant).collect()
     }

@@ -125,7 +125,7 @@ mod tests {
                 cut_short.extend(keys);
             }
         }
-        assert!(cut_short.len() >= 6, "too few claims were cut short: {cut_short:?}");
+        assert!(cut_short.len() >= 3, "too few claims were cut short: {cut_short:?}");
         free(store, &cut_short.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
 

@@ -7,6 +7,8 @@ on_every_store!(tests:
     nothing_is_left_of_keys_that_were_kept_for_a_while,
     a_claim_goes_on_with_the_lease_of_a_lost_answer,
     a_draining_instance_goes_on_with_the_lease_of_a_lost_answer,
+    an_end_that_the_instance_sees_ends_the_wait_at_once,
+    a_client_that_leaves_before_the_last_renewal_leaves_nothing,
     a_key_that_is_lost_while_another_is_awaited_ends_the_claim,
     a_release_ends_the_wait_for_a_later_key,
     a_repeat_elsewhere_has_the_keys_once_the_earlier_request_is_gone,
@@ -26,6 +28,7 @@ mod tests {
     use lockkeeper::lock::several::AllAcquired;
     use lockkeeper::lock::store::{Ended, Target};
     use lockkeeper::lock::time::Ttl;
+    use lockkeeper::lock::token::FencingToken;
 
     use crate::conformance::keys::{
         LONG, Waiting, all, free, held, holds, in_line, is_free, locks, made, number, release, toy,
@@ -74,7 +77,7 @@ mod tests {
             toy.let_go(Verb::Keep, way);
             let waiting = Waiting::of(&locks, short(all(&["a", "b"], name)));
             toy.called(Verb::Keep, 0).await;
-            drop(waiting);
+            waiting.leave().await;
             toy.let_go(Verb::Keep, Way::Straight);
             assert!(locks.finish(PATIENCE).await);
             assert!(is_free(store, "a").await, "{name}");
@@ -125,6 +128,38 @@ mod tests {
         let has = number(store, "a", "one").await;
         assert_eq!(has, Some(grants[0].lease.fencing_token.number()));
         assert!(has > Some(lost), "it replaced that lease");
+    }
+
+    pub(super) async fn an_end_that_the_instance_sees_ends_the_wait_at_once(stage: Stage) {
+        let ((locks, toy), store) = (toy(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        // No renewal tells.
+        toy.let_go(Verb::Keep, Way::Before);
+        let waiting = Waiting::of(&locks, all(&["a", "b"], "one"));
+        let number = holds(store, "a", "one").await;
+        in_line(store, "b").await;
+        let named = FencingToken::from_number(number);
+        assert_eq!(locks.force_release(key("a"), named).await.unwrap().len(), 1);
+        match waiting.answer().await {
+            Ok(AllAcquired::Lost(lost, _)) => assert_eq!(lost, key("a")),
+            other => panic!("not lost: {other:?}"),
+        }
+    }
+
+    pub(super) async fn a_client_that_leaves_before_the_last_renewal_leaves_nothing(stage: Stage) {
+        let store = &stage.store;
+        for (way, name) in [(Way::Before, "one"), (Way::After, "two")] {
+            let (locks, toy) = toy(&stage);
+            toy.let_go(Verb::LetGo, way);
+            let waiting = Waiting::of(&locks, all(&["a", "b", "c"], name));
+            toy.called(Verb::LetGo, 1).await;
+            waiting.leave().await;
+            toy.let_go(Verb::LetGo, Way::Straight);
+            assert!(locks.finish(PATIENCE).await);
+            for on in ["a", "b", "c"] {
+                assert!(is_free(store, on).await, "{on} of {name}");
+            }
+        }
     }
 
     pub(super) async fn a_key_that_is_lost_while_another_is_awaited_ends_the_claim(stage: Stage) {
