@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	mostBytes     = 4096      // of a body that the service reads
+	mostBytes     = 32768     // of a body that the service reads
 	longestNumber = 1<<53 - 1 // of a lease
 )
 

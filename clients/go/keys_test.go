@@ -97,7 +97,7 @@ func TestSeveralKeysThatMakeNoSenseAreRefused(t *testing.T) {
 	service, client := startFake(t, nil)
 	long := []string{}
 	for _, letter := range "abcd" {
-		long = append(long, strings.Repeat(string(letter), 1000))
+		long = append(long, strings.Repeat(string(letter), 10_000))
 	}
 	for _, row := range []struct {
 		keys    []Key

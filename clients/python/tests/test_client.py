@@ -458,7 +458,7 @@ class Leases(WithService):
 
     def test_several_keys_that_make_no_sense(self):
         for keys, text in [(["a", "b//c"], "'b//c' is no key"), (["a", {"name": "b"}], "None is no key"),
-                           (["%01000d" % number for number in range(4)], "4 keys are too long together")]:
+                           (["%010000d" % number for number in range(4)], "4 keys are too long together")]:
             with self.assertRaisesRegex(RequestRefused, text):
                 self.client.lock(keys)
         for keys in [{"a", "b"}, {"key": "a"}, None]:

@@ -73,7 +73,7 @@ class LeaseTest < TestCase
 
   def test_several_keys_that_make_no_sense
     { ["a", "b//c"] => '"b//c" is no key', { key: "a" } => "a key is a text, and several are a list", ["a", { name: "b" }] => "nil is no key",
-      Array.new(4) { |number| number.to_s * 1000 } => "4 keys are too long together" }.each do |keys, text|
+      Array.new(4) { |number| number.to_s * 10_000 } => "4 keys are too long together" }.each do |keys, text|
       assert_includes assert_raises(LockKeeper::RequestRefused) { @client.lock(keys) { flunk } }.message, text
     end
     [{ slots: 2 }, { units: 2 }, { shared: true }].each do |share|

@@ -15,7 +15,7 @@ export type KeyGrant = { key: string; fencing_token: number; slot?: number; capp
 /** Fencing tokens by key. */
 export type Numbers = Record<string, number>;
 
-const MOST_BYTES = 4096; // Of a body that the service reads.
+const MOST_BYTES = 32768; // Of a body that the service reads.
 
 /** The path of a key. Its slashes stay, because some proxies refuse `%2F`. */
 export const keyPath = (key: string) => `/locks/${encodeURIComponent(key).replaceAll('%2F', '/')}`;

@@ -144,7 +144,7 @@ const PECULIAR: [(&str, &str, &str, &str, u16, &str); 62] = [
 ];
 
 /// A body that is too large.
-const LONG: &str = match std::str::from_utf8(&[b' '; 4_097]) {
+const LONG: &str = match std::str::from_utf8(&[b' '; 32_769]) {
     Ok(text) => text,
     Err(_) => unreachable!(),
 };

@@ -82,21 +82,21 @@ async fn a_request_id_is_echoed_if_it_can_be_and_made_otherwise() {
 }
 
 #[tokio::test]
-async fn a_body_has_4096_bytes_at_most() {
+async fn a_body_has_32768_bytes_at_most() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     let body = |length: usize| format!("{{{}}}", " ".repeat(length - 2));
-    assert_eq!(http.post("/locks/k", &body(4_096)).await.status, 201);
+    assert_eq!(http.post("/locks/k", &body(32_768)).await.status, 201);
     for (method, path) in
         [("POST", "/locks/k"), ("PUT", "/locks/k/refresh"), ("DELETE", "/locks/k")]
     {
-        let answer = http.send(method, path, &body(4_097)).await;
+        let answer = http.send(method, path, &body(32_769)).await;
         assert_eq!(answer.told(), (413, "body_too_large".into()), "{method}");
     }
-    let chunked = format!("1001\r\n{}\r\n0\r\n\r\n", " ".repeat(4_097));
+    let chunked = format!("8001\r\n{}\r\n0\r\n\r\n", " ".repeat(32_769));
     let head = "POST /locks/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
     let request = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunked}");
     assert_eq!(http.raw(request.as_bytes()).await.told(), (413, "body_too_large".into()));
-    let claimed = format!("{head}Content-Length: 100000000\r\n\r\n{}", " ".repeat(4_097));
+    let claimed = format!("{head}Content-Length: 100000000\r\n\r\n{}", " ".repeat(32_769));
     assert_eq!(http.raw(claimed.as_bytes()).await.told(), (413, "body_too_large".into()));
     assert_eq!(http.get("/locks/k").await.field("held"), true);
 }

@@ -202,7 +202,7 @@ async fn refusals_come_in_their_order_and_cost_no_store_call() {
 #[tokio::test]
 async fn a_refused_option_costs_no_store_call() {
     let http = Lockkeeper::without_store("").await;
-    let long = "x".repeat(5_000);
+    let long = "x".repeat(40_000);
     for (method, path, token, body, status) in [
         ("POST", "/locks/k", "short", "", 400),
         ("POST", "/locks/k", TOKEN, r#"{"token":"a-token-of-another-2"}"#, 400),

@@ -115,6 +115,34 @@ async fn a_refresh_and_a_release_do_what_they_can_and_say_what_is_lost() {
 }
 
 #[tokio::test]
+async fn all_keys_that_can_be_claimed_can_be_refreshed_and_released_by_number() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    let longest = |last: char, times: usize| {
+        let key = |n: u32| format!("{}{n:02}", String::from(last).repeat(times));
+        (0..16).map(key).collect::<Vec<_>>()
+    };
+    // Many libraries write what is not ASCII so.
+    let escaped = |body: &str| body.replace('\u{e9}', "\\u00e9");
+    for names in [longest('k', 510), longest('\u{e9}', 255)] {
+        assert!(names.iter().all(|name| name.len() == 512));
+        let query = names.iter().map(|name| format!("key={name}")).collect::<Vec<_>>().join("&");
+        let claim = json!({ "keys": names }).to_string();
+        let granted = match names[0].is_ascii() {
+            true => http.post(&format!("/locks?{query}"), "").await,
+            false => http.post("/locks", &escaped(&claim)).await,
+        };
+        assert_eq!((granted.status, keys(&granted)), (201, names.clone()));
+        let each = leases(&granted).into_iter();
+        let each = each.map(|(key, number)| json!({"key": key, "fencing_token": number}));
+        let named = json!({"leases": each.collect::<Vec<_>>()});
+        let named = escaped(&serde_json::to_string_pretty(&named).unwrap());
+        assert_eq!(http.put("/locks/refresh", &named).await.status, 200);
+        assert_eq!(http.send("DELETE", "/locks", &named).await.status, 204);
+    }
+    assert_eq!(http.get("/locks").await.field("locks"), json!([]));
+}
+
+#[tokio::test]
 async fn a_request_that_names_no_keys_or_too_much_is_refused() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     let many = (0..17).map(|n| format!("key={n}")).collect::<Vec<_>>().join("&");

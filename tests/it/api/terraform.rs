@@ -197,7 +197,7 @@ async fn without_api_keys_everybody_may_force_an_unlock_and_it_is_counted_as_for
 #[tokio::test]
 async fn a_request_that_is_not_terraforms_is_refused_and_costs_no_store_call() {
     let http = Lockkeeper::without_store("").await;
-    let long = format!(r#"{{"ID":"{}"}}"#, "x".repeat(5_000));
+    let long = format!(r#"{{"ID":"{}"}}"#, "x".repeat(40_000));
     for (method, path, body, told) in [
         ("GET", PATH, "", (405, "method_not_allowed")),
         ("PUT", PATH, APPLY, (405, "method_not_allowed")),

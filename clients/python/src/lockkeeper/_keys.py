@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypedDic
 
 from ._errors import RequestRefused
 
-MOST_BYTES = 4096  # of a body that the service reads
+MOST_BYTES = 32768  # of a body that the service reads
 LONGEST_NUMBER = 2 ** 53 - 1  # of a lease
 Request = Tuple[str, Optional[Dict[str, Any]]]  # the path and the body
 

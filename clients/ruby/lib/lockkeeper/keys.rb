@@ -5,7 +5,7 @@ require "json"
 module LockKeeper
   # The keys of a claim, one or several at once, and what is asked about them.
   module Keys
-    MOST_BYTES = 4096 # of a body that the service reads
+    MOST_BYTES = 32768 # of a body that the service reads
     LONGEST_NUMBER = (2**53) - 1 # of a lease
 
     def self.of(key)
