@@ -154,26 +154,40 @@ pub(super) fn shared_key(text: &str) -> Result<KeyWish, String> {
     if let Some(name) = text.strip_suffix(',') {
         return Ok((key(name)?, None));
     }
-    if let Some(name) = text.strip_suffix(",shared") {
-        return Ok((key(name)?, Some(Share { slots: Slots::SHARED, ..Share::ALONE })));
+    let mut commas = text.match_indices(',').map(|(at, _)| at);
+    let Some(at) = commas.find(|at| is_like_a_share(&text[at + 1..])) else {
+        return Ok((key(text)?, None));
+    };
+    let share = share(&text[at + 1..]).map_err(|error| format!("`{text}`: {error}"))?;
+    Ok((key(&text[..at])?, Some(share)))
+}
+
+/// Whether the first word of these is meant as a share.
+fn is_like_a_share(words: &str) -> bool {
+    let word = words.split(',').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let name = word.split('=').next().unwrap_or_default().trim_end();
+    word == "shared" || word.contains('=') && matches!(name, "slots" | "units")
+}
+
+/// Parses `shared`, or `slots=N` and `units=N` in any order.
+fn share(words: &str) -> Result<Share, String> {
+    let (mut its_slots, mut its_units) = (None, None);
+    for word in words.split(',') {
+        match word.split_once('=') {
+            None if words == "shared" => its_slots = Some(Slots::SHARED),
+            Some(("slots", number)) if its_slots.is_none() => its_slots = Some(slots(number)?),
+            Some(("units", number)) if its_units.is_none() => its_units = Some(units(number)?),
+            _ => {
+                return Err("a share is `shared`, or `slots=N`, or `slots=N,units=N`; if all of \
+                            it is a key, write a comma behind it"
+                    .to_owned());
+            }
+        }
     }
-    let wrong = |error| format!("`{text}`: {error}");
-    let (rest, its_units) = match text.rsplit_once(",units=") {
-        Some((rest, number)) => (rest, Some(units(number).map_err(wrong)?)),
-        None => (text, None),
-    };
-    let Some((name, number)) = rest.rsplit_once(",slots=") else {
-        return match its_units {
-            None => Ok((key(text)?, None)),
-            Some(_) => Err(format!("`{text}`: units are of slots, as in KEY,slots=8,units=3")),
-        };
-    };
-    let slots = slots(number).map_err(wrong)?;
+    let slots = its_slots.ok_or("units are of slots, as in KEY,slots=8,units=3")?;
     let units = its_units.unwrap_or(1);
-    match slots.has(units) {
-        true => Ok((key(name)?, Some(Share { slots, units, slot: None }))),
-        false => Err(format!("`{text}`: more units than slots")),
-    }
+    let share = Share { slots, units, slot: None };
+    slots.has(units).then_some(share).ok_or_else(|| "more units than slots".to_owned())
 }
 
 /// Parses a number of slots.
@@ -221,6 +235,10 @@ mod tests {
             ("a,b", "a,b", None),
             ("a,shared,", "a,shared", None),
             ("a,b,slots=2", "a,b", share(2, 1)),
+            ("gpu,units=3,slots=8", "gpu", share(8, 3)),
+            ("a,shared,slots=3,", "a,shared,slots=3", None),
+            ("a,slots,sharedness", "a,slots,sharedness", None),
+            ("shared", "shared", None),
         ] {
             let (found, its) = shared_key(text).unwrap();
             assert_eq!((found.as_str(), its), (key, expected), "{text}");
@@ -236,6 +254,24 @@ mod tests {
             "gpu,units=1",
         ] {
             assert!(shared_key(text).is_err(), "{text}");
+        }
+        for text in [
+            "b,shared,slots=3",
+            "b,slots=3,shared",
+            "b,shared,shared",
+            "b,shared,units=3",
+            "b,slots=8,slots=9",
+            "b,slots=8,units=3,units=3",
+            "b,slots=8,unit=3",
+            "b,shared,c",
+            "b,SHARED",
+            "b, shared",
+            "b,Slots=8",
+            "b,slots =8",
+            "b,units=3,SLOTS=8",
+        ] {
+            let refused = shared_key(text).unwrap_err();
+            assert!(refused.starts_with(&format!("`{text}`: a share is ")), "{text}: {refused}");
         }
     }
 }

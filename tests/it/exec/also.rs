@@ -263,4 +263,9 @@ async fn each_key_has_the_share_behind_it_or_that_of_key() {
     let ran = stage.ran(&["--also", "key,shared", "key", "true"]);
     assert_eq!(ran.code, Some(125), "{ran:?}");
     assert!(ran.err.contains("named twice, with two shares"), "{}", ran.err);
+    let ran = stage.ran(&["--also", "b,shared,slots=3", "key", "true"]);
+    assert_eq!(ran.code, Some(125), "{ran:?}");
+    assert!(ran.err.contains("a share is `shared`, or `slots=N`"), "{}", ran.err);
+    let ran = stage.ran(&["--also", "b,shared,slots=3,", "key", "true"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }
