@@ -51,7 +51,14 @@ pub(super) fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Va
         return once(form(body)?);
     }
     match serde_json::from_slice(body) {
-        Ok(Fields(fields)) => once(fields),
+        Ok(Fields(fields)) => {
+            let fields = once(fields)?;
+            let are_flat = !fields.iter().any(|(_, value)| value.is_array() || value.is_object());
+            if !are_flat {
+                once_within(body)?;
+            }
+            Ok(fields)
+        }
         Err(error) if error.is_data() => {
             Err(ApiError::new(Code::InvalidRequest, "the body has to be a JSON object"))
         }
@@ -71,6 +78,18 @@ pub(super) fn once(fields: Vec<(String, Value)>) -> Result<Vec<(String, Value)>,
         }
     }
     Ok(fields)
+}
+
+/// Refuses a name that stands twice in an object within the body, which is valid JSON.
+fn once_within(body: &[u8]) -> Result<(), ApiError> {
+    match serde_json::from_slice(body) {
+        Ok(Twice(Some(name))) => {
+            let shown = shown(&name);
+            let detail = format!("an object in the body names `{shown}` twice");
+            Err(ApiError::invalid(&shown, detail))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The pairs of a form or a query.
@@ -120,5 +139,66 @@ impl<'de> Deserialize<'de> for Fields {
         }
 
         deserializer.deserialize_any(Members)
+    }
+}
+
+/// The first name that stands twice in one object of a JSON value, at any depth.
+struct Twice(Option<String>);
+
+impl<'de> Deserialize<'de> for Twice {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Values;
+
+        impl<'de> Visitor<'de> for Values {
+            type Value = Twice;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON value")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Twice, A::Error> {
+                let (mut names, mut twice) = (HashSet::new(), None);
+                while let Some((name, Twice(within))) = map.next_entry::<String, Twice>()? {
+                    let again = names.contains(&name).then(|| name.clone());
+                    twice = twice.or(within).or(again);
+                    names.insert(name);
+                }
+                Ok(Twice(twice))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Twice, A::Error> {
+                let mut twice = None;
+                while let Some(Twice(within)) = items.next_element()? {
+                    twice = twice.or(within);
+                }
+                Ok(Twice(twice))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Twice, E> {
+                Ok(Twice(None))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Twice, E> {
+                Ok(Twice(None))
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Twice, E> {
+                Ok(Twice(None))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Twice, E> {
+                Ok(Twice(None))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Twice, E> {
+                Ok(Twice(None))
+            }
+
+            fn visit_unit<E>(self) -> Result<Twice, E> {
+                Ok(Twice(None))
+            }
+        }
+
+        deserializer.deserialize_any(Values)
     }
 }

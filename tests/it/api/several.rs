@@ -183,6 +183,29 @@ async fn a_request_that_names_no_keys_or_too_much_is_refused() {
 }
 
 #[tokio::test]
+async fn a_member_that_stands_twice_within_a_key_is_refused() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    for (method, path, body, field) in [
+        ("POST", "/locks", r#"{"keys":[{"key":"p","key":"q","slots":8}]}"#, "key"),
+        ("POST", "/locks", r#"{"keys":["o",{"key":"p","slots":8,"slots":2}]}"#, "slots"),
+        ("POST", "/locks", r#"{"keys":[{"key":"p","slots":null,"sl\u006fts":2}]}"#, "slots"),
+        ("PUT", "/locks/refresh", r#"{"leases":[{"key":"p","key":"q"}]}"#, "key"),
+        (
+            "DELETE",
+            "/locks",
+            r#"{"leases":[{"key":"o"},{"key":"p","fencing_token":1,"fencing_token":2}]}"#,
+            "fencing_token",
+        ),
+    ] {
+        let refused = http.send(method, path, body).await;
+        assert_eq!(refused.told(), (400, "invalid_request".into()), "{body}");
+        let detail = format!("an object in the body names `{field}` twice");
+        assert_eq!((refused.text("field"), refused.text("detail")), (field.into(), detail));
+    }
+    assert_eq!(http.get("/locks").await.field("locks"), json!([]));
+}
+
+#[tokio::test]
 async fn the_rights_to_all_keys_and_their_quota_are_checked_before_anything_is_acquired() {
     let rights = [("shop", r#"["shop/"]"#, r#"["acquire"]"#), ("all", r#"[""]"#, r#"["read"]"#)];
     let settings = format!("[quotas]\nleases = 2\n{}", api_keys(&rights));
