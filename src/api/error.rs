@@ -36,6 +36,12 @@ pub(super) struct ApiError {
     header: Option<(HeaderName, HeaderValue)>,
 }
 
+/// The end of a detail about leases of several that are lost: some of them, or every one.
+pub(super) struct Told {
+    pub(super) some: &'static str,
+    pub(super) every: &'static str,
+}
+
 /// The beginning of a text of the client's, for a detail.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(SHOWN_KEY_CHARS).collect()
@@ -64,6 +70,9 @@ impl ApiError {
             }
             ("fencing_token", ..) if knows("key") || knows("keys") => {
                 "; name it beside its key in `leases`, in a body".to_owned()
+            }
+            ("key", ..) if knows("keys") => {
+                "; several keys are a JSON list `keys`, or `?key=a&key=b`".to_owned()
             }
             ("ttl" | "ttl_ms" | "wait" | "wait_ms", ..) => "; did you mean POST?".to_owned(),
             (.., []) => "; this request takes no options".to_owned(),
@@ -157,8 +166,11 @@ impl ApiError {
     }
 
     /// So many of several leases are lost.
-    pub(super) fn lost_of(lost: Vec<LostBody>, of: usize, told: &str) -> Self {
-        let detail = format!("{} of {of} leases {told}", lost.len());
+    pub(super) fn lost_of(lost: Vec<LostBody>, of: usize, told: &Told) -> Self {
+        let detail = match lost.len() {
+            lost if lost == of => format!("every lease of the request {}", told.every),
+            lost => format!("{lost} of {of} leases {}", told.some),
+        };
         Self::with(Code::LockLost, detail, More { lost, ..More::default() })
     }
 

@@ -25,7 +25,7 @@ const GZIP: &[u8] = b"\x1f\x8b";
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// The members of a body, each name once.
+/// The members of a body, in order and with duplicates; within a member each name stands once.
 pub(super) fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiError> {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -48,11 +48,10 @@ pub(super) fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Va
             let detail = "the body has to be a form such as `ttl_ms=5000`, or a JSON object";
             return Err(ApiError::new(Code::InvalidRequest, detail));
         }
-        return once(form(body)?);
+        return form(body);
     }
     match serde_json::from_slice(body) {
         Ok(Fields(fields)) => {
-            let fields = once(fields)?;
             let are_flat = !fields.iter().any(|(_, value)| value.is_array() || value.is_object());
             if !are_flat {
                 once_within(body)?;

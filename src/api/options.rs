@@ -53,8 +53,9 @@ impl Options {
         let (parts, body) = request.into_parts();
         let header_token = header_token(&parts.headers)?;
         let query = query(parts.uri.query(), known.query)?;
-        let mut fields = fields(&parts.headers, &collect(body, limits).await?)?;
+        let fields = fields(&parts.headers, &collect(body, limits).await?)?;
         refuse_others(&fields, known.body)?;
+        let mut fields = once(fields)?;
         fields.extend(query);
         Ok(Self { fields, header_token })
     }
@@ -87,7 +88,13 @@ impl Options {
     ) -> Result<Vec<(LockKey, Self)>, ApiError> {
         let wrong = || {
             let detail =
-                format!("name 1 to {MOST_KEYS} keys, as `?key=a&key=b` or in a list `keys`");
+                format!("name 1 to {MOST_KEYS} keys, as `?key=a&key=b` or in a JSON list `keys`");
+            ApiError::invalid(KEYS, detail)
+        };
+        let mixed = || {
+            let lists: Vec<_> = lists.iter().map(|(name, _)| format!("`{name}`")).collect();
+            let lists = lists.join(" or ");
+            let detail = format!("name all keys in one place: in the query, or in a list {lists}");
             ApiError::invalid(KEYS, detail)
         };
         let named =
@@ -96,7 +103,11 @@ impl Options {
                 Some((list, *known))
             });
         let named: Vec<_> = named.collect();
-        let [(Value::Array(items), known)] = named[..] else { return Err(wrong()) };
+        let (items, known) = match named[..] {
+            [(Value::Array(items), known)] => (items, known),
+            [] | [_] => return Err(wrong()),
+            _ => return Err(mixed()),
+        };
         if !(1..=MOST_KEYS).contains(&items.len()) {
             return Err(wrong());
         }
@@ -282,12 +293,12 @@ pub(super) fn query(
     let pairs = form(query.unwrap_or_default().as_bytes())?;
     let (keys, query): (Vec<_>, _) =
         pairs.into_iter().partition(|(name, _)| name == KEY && known.contains(&KEY));
-    let mut query = once(query)?;
     if find(&query, "token").is_some() {
         let detail = "a token must not be in a URL, because logs keep URLs: send `Lock-Token`";
         return Err(ApiError::invalid("token", detail));
     }
     refuse_others(&query, known)?;
+    let mut query = once(query)?;
     if !keys.is_empty() {
         query.push((KEYS.to_owned(), keys.into_iter().map(|(_, key)| key).collect()));
     }
@@ -306,7 +317,7 @@ pub(super) async fn members(
     if body.is_empty() {
         return Ok(None);
     }
-    fields(&parts.headers, &body).map(Some)
+    fields(&parts.headers, &body).and_then(once).map(Some)
 }
 
 /// The value of a name; `null` counts as absent.

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
 
 use crate::api::App;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Told};
 use crate::api::extract::{KeyCall, SeveralCall};
 use crate::api::locks::{answer, counted, extend, give_up, permit, wants_text};
 use crate::api::options::{KEY, KEYS, Known, Options};
@@ -36,6 +36,16 @@ const LEASES: &str = "leases";
 /// The lists of keys, with the options of each key.
 const CLAIMED: &[(&str, &[&str])] = &[(KEYS, &[KEY, "slots", "units", "shared"])];
 const HELD: &[(&str, &[&str])] = &[(KEYS, &[KEY]), (LEASES, &[KEY, "fencing_token"])];
+
+/// Losses at a refresh.
+const LOST: Told = Told {
+    some: "are lost; the others were refreshed; your work may overlap with another's",
+    every: "is lost; your work may overlap with another's",
+};
+
+/// Losses at a release.
+const ENDED: Told =
+    Told { some: "had ended before; the others are released", every: "had ended before" };
 
 /// `POST /locks`: acquires all of the keys, or none.
 pub(super) async fn acquire(
@@ -139,8 +149,7 @@ pub(super) async fn refresh(
     let (token, ttl) = (options.required_token()?, options.ttl(&app.ttl)?);
     let refreshed = calls.iter().map(|(call, named)| extend(&app, call, (&token, *named), ttl));
     let refreshed = join_all(refreshed).await;
-    let others = "are lost; the others were refreshed; your work may overlap with another's";
-    all(&calls, refreshed, others).map(|grants| granted(&grants, false))
+    all(&calls, refreshed, &LOST).map(|grants| granted(&grants, false))
 }
 
 /// `DELETE /locks`: releases all of the leases that the token still has.
@@ -154,8 +163,7 @@ pub(super) async fn release(
     let token = options.required_token()?;
     let released = calls.iter().map(|(call, named)| give_up(&app, call, token.clone(), *named));
     let released = join_all(released).await;
-    all(&calls, released, "had ended before; the others are released")
-        .map(|_| StatusCode::NO_CONTENT)
+    all(&calls, released, &ENDED).map(|_| StatusCode::NO_CONTENT)
 }
 
 /// A lease of the request: the call about its key, and its number if it is named.
@@ -172,7 +180,7 @@ fn held(call: &SeveralCall, options: &Options) -> Result<Vec<Held>, ApiError> {
 fn all<T>(
     calls: &[Held],
     answers: Vec<Result<T, ApiError>>,
-    told: &str,
+    told: &Told,
 ) -> Result<Vec<T>, ApiError> {
     let (mut done, mut lost, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for ((call, _), answer) in calls.iter().zip(answers) {

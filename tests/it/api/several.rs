@@ -111,6 +111,7 @@ async fn a_refresh_and_a_release_do_what_they_can_and_say_what_is_lost() {
     assert_eq!(released.field("lost"), json!([{"key": "b", "fencing_token": newer}]));
     let gone = http.delete("/locks?key=b&key=c").await;
     assert_eq!(gone.field("lost"), json!([{"key": "c"}]));
+    assert_eq!(gone.text("detail"), "1 of 2 leases had ended before; the others are released");
     assert_eq!(http.get("/locks").await.field("locks"), json!([]));
 }
 
@@ -140,6 +141,43 @@ async fn all_keys_that_can_be_claimed_can_be_refreshed_and_released_by_number() 
         assert_eq!(http.send("DELETE", "/locks", &named).await.status, 204);
     }
     assert_eq!(http.get("/locks").await.field("locks"), json!([]));
+}
+
+#[tokio::test]
+async fn a_loss_of_every_lease_tells_of_no_others() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    for query in ["key=a", "key=a&key=b"] {
+        let lost = http.put(&format!("/locks/refresh?{query}"), "").await;
+        assert_eq!(lost.told(), (409, "lock_lost".into()));
+        let told = "every lease of the request is lost; your work may overlap with another's";
+        assert_eq!(lost.text("detail"), told);
+        let ended = http.delete(&format!("/locks?{query}")).await;
+        assert_eq!(ended.told(), (409, "lock_lost".into()));
+        assert_eq!(ended.text("detail"), "every lease of the request had ended before");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_mix_of_lists_is_told_what_is_wrong() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    let typed = |media_type| http.with("Content-Type", media_type);
+    let (form, http) = (typed("application/x-www-form-urlencoded"), typed("application/json"));
+    let place = "name all keys in one place: in the query, or in a list `keys`";
+    let either = &format!("{place} or `leases`");
+    let list = "unknown option \"key\"; several keys are a JSON list `keys`, or `?key=a&key=b`";
+    let both = r#"{"keys":["a"],"leases":[{"key":"b"}]}"#;
+    for (http, method, path, body, detail) in [
+        (&http, "POST", "/locks?key=a", r#"{"keys":["b"]}"#, place),
+        (&http, "PUT", "/locks/refresh?key=a", r#"{"leases":[{"key":"b"}]}"#, either),
+        (&http, "PUT", "/locks/refresh", both, either),
+        (&http, "DELETE", "/locks?key=c", both, either),
+        (&form, "POST", "/locks", "key=a&key=b", list),
+        (&form, "DELETE", "/locks", "key=a", list),
+        (&http, "PUT", "/locks/refresh", r#"{"key":"a"}"#, list),
+    ] {
+        let refused = http.send(method, path, body).await;
+        assert_eq!((refused.status, refused.text("detail").as_str()), (400, detail), "{body}");
+    }
 }
 
 #[tokio::test]
