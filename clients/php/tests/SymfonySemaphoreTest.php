@@ -5,7 +5,6 @@ declare(strict_types=1);
 namespace Lockkeeper\Tests;
 
 use Lockkeeper\Symfony\LockkeeperSemaphoreStore;
-use Symfony\Component\Semaphore\Exception\InvalidArgumentException;
 use Symfony\Component\Semaphore\Exception\RuntimeException;
 use Symfony\Component\Semaphore\Exception\SemaphoreAcquiringException;
 use Symfony\Component\Semaphore\Exception\SemaphoreExpiredException;
@@ -167,10 +166,25 @@ final class SymfonySemaphoreTest extends TestCase
         self::assertFalse($this->client()->inspect($name)->isHeld);
     }
 
-    public function testAWeightAboveOneIsRefusedBeforeAnyRequest(): void
+    public function testAWeightIsSoManyOfTheLimit(): void
     {
-        $store = new LockkeeperSemaphoreStore($this->client('http://127.0.0.1:1'));
-        $this->thrown(InvalidArgumentException::class, fn () => $store->save(new Key('key', 4, 2), 20));
+        $store = $this->store();
+        $name = self::key();
+        [$one, $two, $three] = array_map(fn () => new Key($name, 4, 2), range(1, 3));
+        $store->save($one, 20);
+        $this->thrown(SemaphoreAcquiringException::class, fn () => $store->save(new Key($name, 4, 3), 20));
+        $store->save($two, 20);
+        $this->thrown(SemaphoreAcquiringException::class, fn () => $store->save($three, 20));
+        $this->thrown(SemaphoreAcquiringException::class, fn () => $store->save(new Key($name, 4), 20));
+        $store->save($one, 20);
+        $store->putOffExpiration($one, 60);
+        $store->putOffExpiration($one, 5); // replaces the lease
+        self::assertSame([true, true, false], array_map($store->exists(...), [$one, $two, $three]));
+        $this->thrown(SemaphoreAcquiringException::class, fn () => $store->save($three, 20));
+        $store->delete($one);
+        $store->save($three, 20);
+        self::assertSame([false, true, true], array_map($store->exists(...), [$one, $two, $three]));
+        $this->thrown(SemaphoreExpiredException::class, fn () => $store->putOffExpiration(new Key($name, 4, 2), 20));
     }
 
     public function testAnyResourceWillDo(): void

@@ -16,7 +16,6 @@ use Lockkeeper\Internal\Share;
 use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
 use Lockkeeper\LockClient;
-use Symfony\Component\Semaphore\Exception\InvalidArgumentException;
 use Symfony\Component\Semaphore\Exception\RuntimeException;
 use Symfony\Component\Semaphore\Exception\SemaphoreAcquiringException;
 use Symfony\Component\Semaphore\Exception\SemaphoreExpiredException;
@@ -25,10 +24,9 @@ use Symfony\Component\Semaphore\Key;
 use Symfony\Component\Semaphore\PersistingStoreInterface;
 
 /**
- * Symfony semaphores on lockkeeper: the limit of a Key is the `slots` of its lease, and the least limit of all
- * holders counts. A lease takes one slot, so the weight has to be 1. As in {@see LockkeeperStore}, a Key that was
- * serialised is the semaphore wherever it is restored, a forked child has nothing of its parent's Keys, and any
- * resource will do.
+ * Symfony semaphores on lockkeeper: the limit of a Key is the `slots` of its lease, its weight the `units`, and the
+ * least limit of all holders counts. As in {@see LockkeeperStore}, a Key that was serialised is the semaphore wherever
+ * it is restored, a forked child has nothing of its parent's Keys, and any resource will do.
  */
 final class LockkeeperSemaphoreStore implements PersistingStoreInterface
 {
@@ -45,15 +43,11 @@ final class LockkeeperSemaphoreStore implements PersistingStoreInterface
 
     public function save(Key $key, float $ttlInSecond): void
     {
-        if ($key->getWeight() !== 1) {
-            $name = Keys::shown((string) $key);
-            throw new InvalidArgumentException("$name: a lease takes one slot, so the weight has to be 1.");
-        }
         $state = $this->state($key);
         $ticket = $state->isReleased() ? null : $state->ticket($this->name($key));
         $holding = $ticket === null ? $this->newHolding($key) : Holding::shared($this->client->service(), $ticket);
         try {
-            $grant = (new Claim($holding, $ttlInSecond, new Share($key->getLimit())))->acquire($this->wait);
+            $grant = (new Claim($holding, $ttlInSecond, $this->share($key)))->acquire($this->wait);
             $this->keep($key, $holding->ticket(), $grant);
             $holding->close();
         } catch (LockBusy $busy) {
@@ -87,7 +81,7 @@ final class LockkeeperSemaphoreStore implements PersistingStoreInterface
         }
         $holding = Holding::shared($this->client->service(), $ticket);
         try {
-            $this->keep($key, $ticket, Renewal::of($holding, $ttlInSecond, $left, new Share($key->getLimit())));
+            $this->keep($key, $ticket, Renewal::of($holding, $ttlInSecond, $left, $this->share($key)));
             $holding->close();
         } catch (LockLost $lost) {
             $state->lose();
@@ -148,6 +142,12 @@ final class LockkeeperSemaphoreStore implements PersistingStoreInterface
     private function state(Key $key): KeyState
     {
         return new KeyState($key, hash('sha256', "{$this->client->service()->url()} {$this->prefix}"));
+    }
+
+    private function share(Key $key): Share
+    {
+        $weight = $key->getWeight();
+        return new Share($key->getLimit(), units: $weight === 1 ? null : $weight);
     }
 
     private function name(Key $key): string
