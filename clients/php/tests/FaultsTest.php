@@ -135,7 +135,7 @@ final class FaultsTest extends TestCase
         $proxy = self::faults(...array_fill(0, 9, 'late'));
         $client = $this->client($proxy->url, patience: 0.5);
         $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire($key, 0.5));
-        self::assertSame("'$key': the answers take longer than the lease", $failure->getMessage());
+        self::assertSame("'$key': the answer came too late for its TTL", $failure->getMessage());
         self::assertFalse($this->client()->inspect($key)->isHeld);
     }
 
