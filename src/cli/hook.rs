@@ -84,12 +84,16 @@ impl Hook {
         stdin().take(MOST_OF_A_CALL).read_to_string(&mut text)?;
         let call = self.harness.read(&text)?;
         match call.event {
-            Event::Before | Event::After => {
-                if let Some(key) = place::key(&self.key, &call)? {
+            Event::Before | Event::After => match place::key(&self.key, &call)? {
+                Some(key) => {
                     let why = self.lock(&call, &key).await?;
                     why.map_or(Ok(()), |why| print(&self.harness.deny(&call, &why)))?;
                 }
-            }
+                None => {
+                    let session = Session::of(&call.session, self.remote.url())?;
+                    self.renew_all(&self.remote.client()?, &session, None).await?;
+                }
+            },
             Event::End => self.release_all(&call).await?,
             Event::Other => (),
         }
@@ -100,7 +104,7 @@ impl Hook {
     /// denied, or what the agent has to know after it.
     async fn lock(&self, call: &Call, key: &LockKey) -> Result<Option<String>, Failure> {
         let client = self.remote.client()?;
-        let session = Session::of(&call.session, self.remote.url());
+        let session = Session::of(&call.session, self.remote.url())?;
         let token = session.token_for(key, || self.remote.new_token())?;
         let owner =
             self.owner.clone().unwrap_or_else(|| owner::of_session(&call.name(self.harness)));
@@ -119,8 +123,10 @@ impl Hook {
         };
         match claimant.acquire(Some(self.wait)).await {
             Ok((_, granted)) => {
-                self.renew_others(&claimant, &session, key).await?;
-                let may_have_changed = session.granted(key, granted.fencing_token)?;
+                self.renew_all(&claimant.client, &session, Some(key)).await?;
+                // Another session had it while this one waited.
+                let may_have_changed =
+                    session.granted(key, granted.fencing_token)? || !granted.waited.is_zero();
                 Ok(may_have_changed.then(|| {
                     format!(
                         "Another session may have had the lock on '{key}' and changed the file. \
@@ -130,11 +136,17 @@ impl Hook {
             }
             Err(busy) if busy.code == exit::BUSY => {
                 session.refused(key)?;
-                Ok(Some(format!(
-                    "{}. Do other work first and try again later, or ask the user; do not write \
-                     the file in another way.",
-                    busy.why
-                )))
+                let next = match call.event {
+                    Event::After => {
+                        "Your lock had ended before you wrote the file, so both may have written \
+                         it: read it once more, and tell the user."
+                    }
+                    _ => {
+                        "Do other work first and try again later, or ask the user; do not write \
+                         the file in another way."
+                    }
+                };
+                Ok(Some(format!("{}. {next}", busy.why)))
             }
             Err(down) if down.code == exit::UNREACHABLE => match self.if_down {
                 Verdict::Allow => Ok(None),
@@ -148,29 +160,30 @@ impl Hook {
         }
     }
 
-    /// Renews the leases of the session that have less than half of their time left.
-    async fn renew_others(
+    /// Renews the leases of the session that have less than half of their time left, but for one.
+    async fn renew_all(
         &self,
-        claimant: &Claimant,
+        client: &Client,
         session: &Session,
-        key: &LockKey,
+        but: Option<&LockKey>,
     ) -> Result<(), Failure> {
-        let due = session.due(key, self.ttl / 2)?;
+        let Some((token, due)) = session.due(but, self.ttl / 2)? else { return Ok(()) };
         let renewed = due.iter().map(async |(key, number)| {
-            let lease = LeaseId { key, token: &claimant.token, fencing_token: Some(*number) };
+            let lease = LeaseId { key, token: &token, fencing_token: *number };
             let ttl = Some(Ttl::lasting(self.ttl));
-            claimant.client.refresh(lease, ttl, ANSWER_TIME).await.is_ok()
+            client.refresh(lease, ttl, ANSWER_TIME).await.is_ok()
         });
         let renewed = join_all(renewed).await;
         for ((key, number), _) in due.iter().zip(renewed).filter(|(_, renewed)| *renewed) {
-            session.renewed(key, *number)?;
+            number.map_or(Ok(()), |number| session.renewed(key, number))?;
         }
         Ok(())
     }
 
+    /// Releases all. What could not be released is known to the next call.
     async fn release_all(&self, call: &Call) -> Result<(), Failure> {
-        let session = Session::of(&call.session, self.remote.url());
-        let Some((token, leases)) = session.take()? else { return Ok(()) };
+        let session = Session::of(&call.session, self.remote.url())?;
+        let Some((token, leases)) = session.held()? else { return Ok(()) };
         let client: Client = self.remote.client()?;
         let released = leases.iter().map(async |(key, number)| {
             let lease = LeaseId { key, token: &token, fencing_token: *number };
@@ -179,8 +192,13 @@ impl Hook {
                 released => released,
             }
         });
-        // What is not released expires.
-        let failed = join_all(released).await.into_iter().find_map(Result::err);
+        let mut failed = None;
+        for ((key, number), released) in leases.iter().zip(join_all(released).await) {
+            match released {
+                Ok(()) => session.forget(key, *number)?,
+                Err(error) => failed = Some(error),
+            }
+        }
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 }

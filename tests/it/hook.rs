@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::task::spawn_blocking;
 
 use crate::support::process::{BINARY, command};
 use crate::support::{Http, NOWHERE, PATIENCE, Process, eventually};
@@ -26,12 +27,21 @@ impl Stage {
         let directory = tempfile::tempdir().unwrap();
         let store = format!("embedded:{}", directory.path().join("data").display());
         let service = Process::start(&store, &[]);
-        std::fs::create_dir_all(directory.path().join("shop/.git")).unwrap();
         std::fs::create_dir_all(directory.path().join("shop/src")).unwrap();
         let stage = Self { directory, service };
-        let config = "[remote \"origin\"]\n\turl = git@forge.example:team/shop.git\n";
-        std::fs::write(stage.path("shop/.git/config"), config).unwrap();
+        stage.git("shop", &["init", "-q"]);
+        stage.git("shop", &["remote", "add", "origin", "git@forge.example:team/shop.git"]);
         stage
+    }
+
+    fn git(&self, directory: &str, arguments: &[&str]) {
+        let done = command("git")
+            .args(["-c", "user.name=a", "-c", "user.email=a@b.example", "-C"])
+            .arg(self.path(directory))
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -137,6 +147,47 @@ async fn a_lease_that_has_ended_is_told_once() {
     assert_eq!(said["decision"], "block", "{said}");
     assert!(said["reason"].as_str().unwrap().contains("read the file once more"), "{said}");
     assert_eq!(stage.said("one", "PreToolUse", &cart), None);
+    // Another session has it by now: both may have written.
+    stage.http().delete(&format!("/admin/locks/{KEY}")).await;
+    assert_eq!(stage.said("two", "PreToolUse", &cart), None);
+    let said = stage.said("one", "PostToolUse", &cart).unwrap();
+    assert!(said["reason"].as_str().unwrap().contains("both may have written it"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_has_waited_for_a_file_reads_it_once_more() {
+    let stage = Arc::new(Stage::new());
+    let cart = stage.path("shop/src/cart.rs");
+    assert_eq!(stage.said("one", "PreToolUse", &cart), None);
+    let waiting = {
+        let (stage, cart) = (stage.clone(), cart.clone());
+        spawn_blocking(move || stage.said_with(&["-w", "50s"], "two", "PreToolUse", &cart))
+    };
+    let waits = async || {
+        let state = stage.http().get(&format!("/locks/{KEY}")).await.json();
+        (state["waiters"] == 1).then_some(())
+    };
+    eventually(PATIENCE, waits).await;
+    assert_eq!(stage.said("one", "Stop", &cart), None);
+    let why = denial(waiting.await.unwrap());
+    assert!(why.contains("read the file once more"), "{why}");
+    assert_eq!(stage.said("two", "PreToolUse", &cart), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_released_is_released_by_the_next_end() {
+    let stage = Stage::new();
+    let cart = stage.path("shop/src/cart.rs");
+    assert_eq!(stage.said("one", "PreToolUse", &cart), None);
+    let url = stage.http().url();
+    let end = input("one", "SessionEnd", &json!({}));
+    stage.service.stop();
+    let ran = stage.ran(&[], &url, &end);
+    assert_eq!((ran.status.code(), ran.stdout.len()), (Some(2), 0), "{ran:?}");
+    stage.service.signal("CONT");
+    let ran = stage.ran(&[], &url, &end);
+    assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+    assert_eq!(stage.held().await, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,20 +209,21 @@ async fn every_call_renews_what_its_session_holds() {
         refreshed().await
     })
     .await;
+    // One without a file too.
+    let before = refreshed().await;
+    let shell = input("one", "PreToolUse", &json!({ "command": "make" }));
+    eventually(PATIENCE, async || {
+        let ran = stage.ran(&["--ttl", "100ms"], &stage.http().url(), &shell);
+        assert_eq!((ran.status.code(), ran.stdout.len()), (Some(0), 0), "{ran:?}");
+        (refreshed().await != before).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn worktrees_clones_and_links_of_a_file_are_one_file() {
     let stage = Stage::new();
-    let git = |directory: &str, arguments: &[&str]| {
-        let done = command("git")
-            .args(["-c", "user.name=a", "-c", "user.email=a@b.example", "-C"])
-            .arg(stage.path(directory))
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "{done:?}");
-    };
+    let git = |directory: &str, arguments: &[&str]| stage.git(directory, arguments);
     std::fs::create_dir(stage.path("alone")).unwrap();
     git("alone", &["init", "-q"]);
     git("alone", &["commit", "-q", "--allow-empty", "-m", "first"]);
@@ -216,6 +268,7 @@ async fn what_goes_wrong_lets_no_call_pass_unless_it_is_allowed() {
     assert_eq!((ran.status.code(), ran.stdout.len()), (Some(0), 0), "{ran:?}");
     for (options, input, told) in [
         (&[][..], json!("no hook"), "standard input is not the JSON of a hook"),
+        (&[], input("one", "PreToolUse", &json!({ "file_path": 5 })), "the file of the call is no"),
         (&["--ttl", "30d"], cart.clone(), "a TTL has to be 100ms to 24h"),
         (&["--key", "{path}/refresh"], cart.clone(), "makes no key of a file"),
         (&["--harness", "other"], cart, "invalid value 'other'"),
@@ -234,8 +287,8 @@ async fn the_token_of_a_session_is_readable_for_its_user_alone() {
     let directory = stage.path("lockkeeper");
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     let files: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|file| file.unwrap()).collect();
-    assert_eq!(files.len(), 1);
-    assert_eq!((mode(&directory), mode(&files[0].path())), (0o700, 0o600));
+    assert_eq!((mode(&directory), files.len()), (0o700, 2), "the session's, and a lock");
+    assert!(files.iter().all(|file| mode(&file.path()) == 0o600), "{files:?}");
     std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
     let cart = input("one", "PreToolUse", &json!({ "file_path": stage.path("shop/a.rs") }));
     let ran = stage.ran(&[], &stage.http().url(), &cart);
@@ -270,7 +323,7 @@ async fn two_sessions_never_edit_one_file_at_a_time() {
     let editing: Arc<Mutex<BTreeMap<usize, usize>>> = Arc::default();
     let sessions = (0..2).map(|session| {
         let (stage, editing) = (stage.clone(), editing.clone());
-        tokio::task::spawn_blocking(move || {
+        spawn_blocking(move || {
             let (mut edited, mut denied) = (0, 0);
             for round in 0..ROUNDS {
                 let name = format!("session-{session}-{round}");

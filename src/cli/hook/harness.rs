@@ -59,7 +59,11 @@ impl Harness {
         let Self::ClaudeCode = self;
         let input: Input = serde_json::from_str(text)
             .map_err(|error| format!("standard input is not the JSON of a hook: {error}"))?;
-        let file = FILES.iter().find_map(|name| input.tool_input[name].as_str());
+        let file = FILES.iter().map(|name| &input.tool_input[name]).find(|file| !file.is_null());
+        let file = match file.map(|file| file.as_str().ok_or("the file of the call is no text")) {
+            Some(text) => Some(PathBuf::from(text?)),
+            None => None,
+        };
         Ok(Call {
             session: input.session_id,
             event: match &*input.hook_event_name {
@@ -69,7 +73,7 @@ impl Harness {
                 _ => Event::Other,
             },
             directory: input.cwd,
-            file: file.map(PathBuf::from),
+            file,
         })
     }
 

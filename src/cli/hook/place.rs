@@ -1,7 +1,8 @@
 //! The key of a file: its repository, and its path in there.
 
-use std::fs::{canonicalize, read_to_string};
+use std::fs::{canonicalize, read_link, read_to_string};
 use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use sha2::{Digest, Sha256};
 
@@ -19,25 +20,49 @@ pub(super) fn key(form: &str, call: &Call) -> Result<Option<LockKey>, String> {
         None if of_file => return Ok(None),
         None => Default::default(),
     };
-    let filled = |path: &str| form.replace(REPO, &repo).replace(PATH, path);
-    if let Ok(key) = LockKey::parse(&filled(&path)) {
-        return Ok(Some(key));
-    }
-    // A path that no key can have: it is too long, or its name is `refresh`.
-    let digest: String = Sha256::digest(&path).iter().map(|byte| format!("{byte:02x}")).collect();
-    let key = LockKey::parse(&filled(&digest));
+    let filled = |repo: &str, path: &str| form.replace(REPO, repo).replace(PATH, path);
+    // No key can have what is too long, or the name `refresh` at its end.
+    let names = [(&repo, &path), (&repo, &digest(&path)), (&digest(&repo), &digest(&path))];
+    let mut keys = names.map(|(repo, path)| LockKey::parse(&filled(repo, path))).into_iter();
+    let key = keys.find(Result::is_ok).unwrap_or_else(|| LockKey::parse(&filled(&repo, &path)));
     key.map(Some).map_err(|error| format!("`{form}` makes no key of a file: {error}"))
 }
 
-/// The file without links, also one that does not exist yet.
+fn digest(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The most links from one path to another, as in Linux.
+const MOST_LINKS: usize = 40;
+
+/// The file without links and without `..`, also one that does not exist yet.
 fn real(file: &Path) -> PathBuf {
+    resolved(file, MOST_LINKS)
+}
+
+fn resolved(file: &Path, links: usize) -> PathBuf {
     if let Ok(real) = canonicalize(file) {
         return real;
     }
-    match (file.parent(), file.file_name()) {
-        (Some(parent), Some(name)) => real(parent).join(name),
-        _ => file.to_owned(),
+    let mut real = PathBuf::new();
+    for part in file.components() {
+        match part {
+            Component::CurDir => continue,
+            Component::ParentDir => {
+                real.pop();
+                continue;
+            }
+            part => real.push(part),
+        }
+        // A link to what does not exist yet.
+        if links > 0
+            && let Ok(target) = read_link(&real)
+        {
+            real.pop();
+            real = resolved(&real.join(target), links - 1);
+        }
     }
+    real
 }
 
 /// The repository of a file and its path in there. One outside of all repositories is of its host.
@@ -46,7 +71,7 @@ fn place(file: &Path) -> (String, String) {
     for root in file.ancestors().skip(1) {
         let Some(common) = common_directory(&root.join(".git")) else { continue };
         let path = file.strip_prefix(root).unwrap_or(file);
-        let origin = read_to_string(common.join("config")).ok().and_then(|text| origin(&text));
+        let origin = remote(root).and_then(|url| origin(&url));
         let of_host = || segments(&[Path::new(&host), common.parent().unwrap_or(&common)]);
         return (origin.unwrap_or_else(of_host), segments(&[path]));
     }
@@ -64,25 +89,34 @@ fn common_directory(git: &Path) -> Option<PathBuf> {
     Some(real(&common.map_or_else(|_| own.clone(), |common| own.join(common.trim()))))
 }
 
-/// The host and path of the remote `origin`, which all clones share.
-fn origin(config: &str) -> Option<String> {
-    let lines = config.lines().map(str::trim);
-    let mut lines = lines.skip_while(|line| *line != "[remote \"origin\"]").skip(1);
-    let url = lines.by_ref().take_while(|line| !line.starts_with('['));
-    let url = url.filter_map(|line| line.split_once('=')).find(|(name, _)| name.trim() == "url");
-    let url = url?.1.trim().trim_end_matches('/').trim_end_matches(".git");
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let rest = rest.split_once('@').map_or(rest, |(_, rest)| rest);
-    let (host, path) = match rest.find([':', '/']) {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
+/// The URL of the remote `origin` of a repository, as its Git reads its settings.
+fn remote(root: &Path) -> Option<String> {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(root).args(["ls-remote", "--get-url", "origin"]);
+    git.env_remove("GIT_DIR").env_remove("GIT_WORK_TREE").stdin(Stdio::null());
+    let url = String::from_utf8(git.output().ok()?.stdout).ok()?;
+    // Without such a remote it repeats the name.
+    Some(url.trim().to_owned()).filter(|url| !["", "origin"].contains(&&**url))
+}
+
+/// The host and path of a remote, which all clones share: without protocol, user, port and `.git`.
+fn origin(url: &str) -> Option<String> {
+    let (authority, path) = match url.split_once("://") {
+        Some((_, rest)) => {
+            let rest = rest.split(['?', '#']).next().unwrap_or_default();
+            rest.split_once('/').unwrap_or((rest, ""))
+        }
+        // As in user@host:path, where no slash stands before the colon.
+        None => match url.split_once("]:").or_else(|| url.split_once(':')) {
+            Some((authority, path)) if !authority.contains('/') => (authority, path),
+            _ => ("", url),
+        },
     };
-    let path = path.trim_start_matches(':');
-    let path = match path.split_once('/') {
-        Some((port, path)) if port.bytes().all(|byte| byte.is_ascii_digit()) => path,
-        _ => path,
-    };
-    Some(segments(&[Path::new(host), Path::new(path)])).filter(|origin| !origin.is_empty())
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host = host.trim_start_matches('[').split(':').next().unwrap_or_default();
+    let path = path.trim_end_matches('/').trim_end_matches(".git");
+    let origin = segments(&[Path::new(&host.to_lowercase()), Path::new(path)]);
+    Some(origin).filter(|origin| !origin.is_empty())
 }
 
 /// The names of paths, one after the other.
@@ -97,25 +131,40 @@ fn segments(paths: &[&Path]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::origin;
+    use std::fs::{canonicalize, create_dir};
+    use std::os::unix::fs::symlink;
+
+    use super::{origin, real};
 
     #[test]
     fn clones_by_any_protocol_have_one_name() {
-        let config = |url: &str| {
-            format!(
-                "[core]\n\tbare = false\n[remote \"origin\"]\n\tfetch = x\n\turl = {url}\n[a]\n"
-            )
-        };
         for url in [
             "git@forge.example:team/shop.git",
-            "https://forge.example/team/shop.git",
+            "git@[forge.example:22]:team/shop.git",
+            "https://Forge.example/team/shop.git?token=secret",
             "https://user:secret@forge.example/team/shop/",
             "ssh://git@forge.example:2222/team/shop.git",
             "ssh://git@forge.example/team/shop",
         ] {
-            assert_eq!(origin(&config(url)).as_deref(), Some("forge.example/team/shop"), "{url}");
+            assert_eq!(origin(url).as_deref(), Some("forge.example/team/shop"), "{url}");
         }
-        assert_eq!(origin(&config("/srv/git/shop.git")).as_deref(), Some("srv/git/shop"));
-        assert_eq!(origin("[core]\n[remote \"other\"]\nurl = a:b\n"), None);
+        assert_eq!(origin("/srv/git/a@b#1.git").as_deref(), Some("srv/git/a@b#1"));
+        assert_eq!(origin("file:///srv/git/shop.git").as_deref(), Some("srv/git/shop"));
+        assert_eq!(origin("/"), None);
+    }
+
+    #[test]
+    fn a_file_that_does_not_exist_has_one_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = canonicalize(directory.path()).unwrap();
+        create_dir(root.join("d")).unwrap();
+        symlink("d/new", root.join("dangling")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        let new = root.join("d/new");
+        for path in ["d/new", "nope/../d/./new", "d/nope/../new", "dangling"] {
+            assert_eq!(real(&root.join(path)), new, "{path}");
+        }
+        assert_eq!(real(&root.join("dangling/x")), new.join("x"));
+        assert!(real(&root.join("loop/x")).ends_with("x"));
     }
 }

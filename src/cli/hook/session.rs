@@ -1,15 +1,18 @@
 //! What a session holds, between two calls: a file that only its user can read.
 //!
-//! The file is locked while it is read and written, and not while the service is asked: tools may be
-//! called side by side. Without it nothing is lost but time: the leases expire.
+//! A file beside it is locked while it is read and replaced, and not while the service is asked: tools
+//! may be called side by side. A call that is killed leaves the old file or the new one. Without it
+//! nothing is lost but time: the leases expire.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions, remove_file};
-use std::io::{Read, Seek, Write};
+use std::fs::{DirBuilder, File, OpenOptions, remove_file, rename};
+use std::io;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::fcntl::OFlag;
 use nix::unistd::getuid;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -18,10 +21,17 @@ use crate::lock::key::LockKey;
 use crate::lock::time::wall_clock_micros;
 use crate::lock::token::{FencingToken, LeaseToken};
 
+/// The file that is locked.
+const LOCK: &str = "lock";
+
 #[derive(Debug)]
 pub(super) struct Session {
+    directory: PathBuf,
     name: String,
 }
+
+/// The leases of a session: its token, and keys with their numbers, of those that were granted.
+pub(super) type LeasesOfSession = (LeaseToken, Vec<(LockKey, Option<FencingToken>)>);
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct State {
@@ -48,14 +58,12 @@ impl Known {
     }
 }
 
-/// The number of a lease, if it was granted.
-type Number = Option<FencingToken>;
-
 impl Session {
     /// The session of a harness with a service.
-    pub(super) fn of(id: &str, url: &str) -> Self {
+    pub(super) fn of(id: &str, url: &str) -> Result<Self, String> {
         let digest = Sha256::digest(format!("{url}\n{id}"));
-        Self { name: digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect() }
+        let name = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { directory: directory()?, name })
     }
 
     /// The session's token, now that it asks for a key.
@@ -104,55 +112,90 @@ impl Session {
     /// The leases that were not renewed for so long, but for this one.
     pub(super) fn due(
         &self,
-        but: &LockKey,
+        but: Option<&LockKey>,
         after: Duration,
-    ) -> Result<Vec<(LockKey, FencingToken)>, String> {
+    ) -> Result<Option<LeasesOfSession>, String> {
         let now = wall_clock_micros();
+        let is_due = |key: &str, known: &Known| {
+            let age = Duration::from_micros(now.saturating_sub(known.renewed_us));
+            but.is_none_or(|but| key != but.as_str()) && known.number.is_some() && age >= after
+        };
+        self.change(|state| Ok(state.held(is_due)))
+    }
+
+    /// All that the session has, or asks for.
+    pub(super) fn held(&self) -> Result<Option<LeasesOfSession>, String> {
+        self.change(|state| Ok(state.held(|_, _| true)))
+    }
+
+    /// Forgets leases that were released, unless a later one has come meanwhile.
+    pub(super) fn forget(&self, key: &LockKey, number: Option<FencingToken>) -> Result<(), String> {
         self.change(|state| {
-            let due = state.leases.iter().filter(|(key, known)| {
-                let age = Duration::from_micros(now.saturating_sub(known.renewed_us));
-                *key != but.as_str() && age >= after
-            });
-            let lease = |(key, known): (&String, &Known)| {
-                Some((LockKey::parse(key).ok()?, FencingToken::from_number(known.number?)?))
-            };
-            Ok(due.filter_map(lease).collect())
+            let known = state.leases.get(key.as_str());
+            if known.is_some_and(|known| known.number == number.map(FencingToken::number)) {
+                state.leases.remove(key.as_str());
+            }
+            Ok(())
         })
     }
 
-    /// Takes the token and the leases, and forgets them; `None` if the session has none.
-    #[expect(clippy::type_complexity, reason = "a token, and keys with their numbers")]
-    pub(super) fn take(&self) -> Result<Option<(LeaseToken, Vec<(LockKey, Number)>)>, String> {
-        let path = directory()?.join(&self.name);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let state = self.change(|state| Ok(std::mem::take(state)))?;
-        // A call that has opened it by now writes to a file without a name: its lease expires.
-        let _ = remove_file(path);
-        let Ok(token) = LeaseToken::parse(&state.token) else { return Ok(None) };
-        let lease = |(key, known): (String, Known)| {
-            Some((LockKey::parse(&key).ok()?, known.number.and_then(FencingToken::from_number)))
-        };
-        Ok(Some((token, state.leases.into_iter().filter_map(lease).collect())))
-    }
-
-    /// Reads the file, changes what it has, and writes it again. A damaged one is an empty one.
+    /// Reads the file, changes what it has, and replaces it. A damaged one is an empty one.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> Result<T, String>) -> Result<T, String> {
-        let path = directory()?.join(&self.name);
+        let path = self.directory.join(&self.name);
         let failed = |error| format!("cannot keep the session in {}: {error}", path.display());
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file: File = options.open(&path).map_err(failed)?;
-        file.lock().map_err(failed)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
-        let mut state = serde_json::from_str(&text).unwrap_or_default();
+        let lock = opened(&self.directory.join(LOCK)).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let before = read(&path).map_err(failed)?;
+        let mut state = serde_json::from_str(&before).unwrap_or_default();
         let done = change(&mut state)?;
-        let text = serde_json::to_vec(&state).map_err(|error| error.to_string())?;
-        file.rewind().and_then(|()| file.set_len(0)).map_err(failed)?;
-        file.write_all(&text).map_err(failed)?;
+        let after = serde_json::to_string(&state).map_err(|error| error.to_string())?;
+        if state.leases.is_empty() {
+            gone(remove_file(&path)).map_err(failed)?;
+        } else if after != before {
+            let new = self.directory.join(format!("{}.new", self.name));
+            gone(remove_file(&new)).map_err(failed)?; // Of a call that was killed.
+            opened(&new).and_then(|mut file| file.write_all(after.as_bytes())).map_err(failed)?;
+            rename(&new, &path).map_err(failed)?;
+        }
         Ok(done)
+    }
+}
+
+impl State {
+    /// Those of its leases.
+    fn held(&self, which: impl Fn(&str, &Known) -> bool) -> Option<LeasesOfSession> {
+        let token = LeaseToken::parse(&self.token).ok()?;
+        let those = self.leases.iter().filter(|(key, known)| which(key, known));
+        let lease = |(key, known): (&String, &Known)| {
+            Some((LockKey::parse(key).ok()?, known.number.and_then(FencingToken::from_number)))
+        };
+        Some((token, those.filter_map(lease).collect()))
+    }
+}
+
+/// A file of this user alone, and not the target of a link.
+fn opened(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)
+}
+
+/// What a file has; nothing if there is none.
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path);
+    match file {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(text),
+        file => _ = file?.read_to_string(&mut text)?,
+    }
+    Ok(text)
+}
+
+/// The outcome of a removal: a file that is gone already is removed.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -171,5 +214,54 @@ fn directory() -> Result<PathBuf, String> {
     match is_ours && found.permissions().mode() & 0o077 == 0 {
         true => Ok(path),
         false => Err(format!("{} belongs to others too: set XDG_RUNTIME_DIR", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::Session;
+    use crate::lock::sample::{key, number, token};
+
+    fn session(directory: &Path) -> Session {
+        Session { directory: directory.to_owned(), name: "one".to_owned() }
+    }
+
+    #[test]
+    fn a_session_knows_its_leases_until_they_are_released() {
+        let directory = tempfile::tempdir().unwrap();
+        let session = session(directory.path());
+        assert_eq!(session.held(), Ok(None));
+        for on in ["a", "b"] {
+            assert_eq!(session.token_for(&key(on), || Ok(token("one"))), Ok(token("one")));
+        }
+        assert_eq!(session.granted(&key("a"), number(7)), Ok(false));
+        let all = vec![(key("a"), Some(number(7))), (key("b"), None)];
+        for _ in 0..2 {
+            assert_eq!(session.held(), Ok(Some((token("one"), all.clone()))), "it is not taken");
+        }
+        session.forget(&key("a"), Some(number(6))).unwrap();
+        assert_eq!(session.held(), Ok(Some((token("one"), all))), "a later lease has come");
+        session.forget(&key("a"), Some(number(7))).unwrap();
+        session.forget(&key("b"), None).unwrap();
+        assert_eq!(session.held(), Ok(None));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the lock alone");
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("target");
+        fs::write(&target, "kept").unwrap();
+        for name in ["lock", "one", "one.new"] {
+            symlink(&target, directory.path().join(name)).unwrap();
+            let asked = session(directory.path()).token_for(&key("a"), || Ok(token("one")));
+            assert_eq!(asked.is_err(), name != "one.new", "{name}: {asked:?}");
+            assert_eq!(fs::read_to_string(&target).unwrap(), "kept", "{name}");
+            let _ = fs::remove_file(directory.path().join(name));
+        }
     }
 }
