@@ -7,6 +7,7 @@
 mod acquire;
 mod lease;
 mod session;
+mod told;
 mod tools;
 mod words;
 
@@ -23,6 +24,7 @@ use rmcp::service::ServerInitializeError;
 use rmcp::transport::stdio_pipes;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::task::LocalSet;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::exit::Failure;
@@ -31,6 +33,9 @@ use crate::cli::mcp::tools::Tools;
 use crate::cli::remote::{Remote, duration};
 use crate::cli::signals::Signals;
 use crate::cli::{exit, runtime};
+
+/// The time for the answers under way once the client has closed our input.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Serve locks to a coding agent, over the Model Context Protocol.
 ///
@@ -87,11 +92,15 @@ impl Mcp {
 async fn serve(session: Rc<AgentSession>) -> Result<(), String> {
     let (reader, writer) = stdio_pipes();
     let input = Input { reader, closed: session.ending.clone() };
+    let ending = session.ending.clone();
     match serve_server(Tools::new(session), (input, writer)).await {
-        Ok(running) => {
-            running.waiting().await.map_err(|error| format!("the server ended: {error}"))?;
-            Ok(())
-        }
+        Ok(running) => tokio::select! {
+            ended = running.waiting() => {
+                ended.map(drop).map_err(|error| format!("the server ended: {error}"))
+            }
+            // A client that has closed our input may not read the last answers either.
+            () = async { ending.cancelled().await; sleep(LAST_ANSWERS).await } => Ok(()),
+        },
         Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(ServerInitializeError::ExpectedInitializeRequest(_)) => Err(
             "the client did not begin with `initialize`: this command is for programs that speak \

@@ -16,8 +16,10 @@ use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::cli::mcp::lease::Lease;
 use crate::cli::mcp::session::{AgentSession, MOST_LEASES};
+use crate::cli::mcp::told::Told;
 use crate::cli::mcp::words;
 use crate::cli::remote::key;
+use crate::cli::terminal::plain;
 use crate::cli::voice::Voice;
 use crate::cli::{exit, owner};
 use crate::client::{Granted, Wish};
@@ -29,6 +31,12 @@ use crate::wire::StatusBody;
 
 /// The longest wait, in seconds: shorter than the minute for which harnesses wait for an answer.
 pub(super) const MOST_WAIT: f64 = 50.0;
+
+/// The most keys of one claim, as the service has it.
+pub(super) const MOST_KEYS: usize = 16;
+
+/// The longest purpose: it is a part of an owner.
+const MOST_OF_A_PURPOSE: usize = 200;
 
 /// The pause between two notifications of progress, from the beginning of the wait on.
 const TELL: Duration = Duration::from_secs(1);
@@ -68,10 +76,18 @@ impl AcquireCall {
         let mut keys = keys.iter().map(|text| key(text)).collect::<Result<Vec<_>, _>>()?;
         keys.sort();
         keys.dedup();
+        if keys.len() > MOST_KEYS {
+            return Err(format!("name at most {MOST_KEYS} `keys` in one call"));
+        }
         let purpose = self.purpose.split_whitespace().collect::<Vec<_>>().join(" ");
         if purpose.is_empty() {
             return Err("say in `purpose` what you need it for: others read it".to_owned());
         }
+        if purpose.len() > MOST_OF_A_PURPOSE {
+            return Err(format!("`purpose` has to be at most {MOST_OF_A_PURPOSE} bytes long"));
+        }
+        // Quotation marks end it where it is told.
+        let purpose = plain(&purpose).replace('"', "'");
         if !(0.0..).contains(&self.wait_seconds) {
             return Err(format!("`wait_seconds` has to be 0 to {MOST_WAIT}"));
         }
@@ -105,25 +121,28 @@ pub(super) async fn acquire(
     session: &AgentSession,
     asked: AcquireCall,
     call: &RequestContext<RoleServer>,
-) -> Result<String, String> {
+) -> Result<Told, String> {
     let mut asked = asked.parse()?;
+    let about = asked.keys.clone();
     let mut had = Vec::new();
     if asked.keys.iter().any(|key| session.lease(key).is_some()) {
         session.check().await;
         for key in &asked.keys {
             let Some(lease) = session.lease(key) else { continue };
             if lease.share.map(alike) != asked.share.map(alike) {
-                return Ok(format!(
+                let text = format!(
                     "Not acquired: this session has '{key}' already, with another share. Release \
                      it first."
-                ));
+                );
+                return Ok(text.into());
             }
             had.push(words::own(key, &lease));
         }
         asked.keys.retain(|key| session.lease(key).is_none());
     }
     if asked.keys.is_empty() {
-        return Ok(format!("{} {ALREADY}", had.join(" ")));
+        let text = format!("{} {ALREADY}", had.join(" "));
+        return Ok(Told { text, about, acquired: Vec::new() });
     }
     if session.leases().len() + asked.keys.len() > MOST_LEASES {
         return Err(format!("a session has at most {MOST_LEASES} locks: release some first"));
@@ -131,14 +150,19 @@ pub(super) async fn acquire(
     let _claimed = match session.claim(asked.keys.clone()) {
         Ok(claimed) => claimed,
         Err(key) => {
-            return Ok(format!(
+            let text = format!(
                 "Not acquired: another call of this session is waiting for '{key}', or was \
                  cancelled just now. Wait for its answer, or call again."
-            ));
+            );
+            return Ok(text.into());
         }
     };
-    let told = claim(session, &asked, call).await?;
-    Ok(had.into_iter().chain([told]).collect::<Vec<_>>().join(" "))
+    let (told, acquired) = claim(session, &asked, call).await?;
+    if !had.is_empty() {
+        had.push(ALREADY.to_owned());
+    }
+    had.push(told);
+    Ok(Told { text: had.join(" "), about, acquired })
 }
 
 /// A share without the slot that was granted.
@@ -146,11 +170,12 @@ fn alike(share: Share) -> (u16, u16) {
     (share.slots.number(), share.units)
 }
 
+/// What came of a claim, and the keys that it acquired.
 async fn claim(
     session: &AgentSession,
     asked: &Asked,
     call: &RequestContext<RoleServer>,
-) -> Result<String, String> {
+) -> Result<(String, Vec<LockKey>), String> {
     let claimant = claimant(session, asked, call)?;
     let began = Moment::now();
     let acquired = tokio::select! {
@@ -162,7 +187,7 @@ async fn claim(
     };
     let Some(acquired) = acquired else {
         claimant.withdraw().await;
-        return Ok("Not acquired: the call was cancelled.".to_owned());
+        return Ok(("Not acquired: the call was cancelled.".to_owned(), Vec::new()));
     };
     match acquired {
         Ok((sent, granted)) => {
@@ -170,11 +195,7 @@ async fn claim(
             let told = words::acquired(&leases, began, granted.capped);
             let keys: Vec<_> = leases.iter().map(|(key, _)| key.clone()).collect();
             session.add(leases);
-            if call.ct.is_cancelled() {
-                // Nobody reads the answer.
-                join_all(keys.iter().map(|key| session.release(key))).await;
-            }
-            Ok(told)
+            Ok((told, keys))
         }
         Err(Failure { code: exit::BUSY, .. }) => {
             let waited = !asked.wait.is_zero();
@@ -184,9 +205,9 @@ async fn claim(
             let looks = asked.keys.iter().map(|key| session.client.inspect(key, None));
             let looks = join_all(looks).await.into_iter().flatten();
             let states = looks.filter_map(|body| serde_json::from_str::<StatusBody>(&body).ok());
-            Ok(words::busy(&states.collect::<Vec<_>>(), waited))
+            Ok((words::busy(&states.collect::<Vec<_>>(), waited), Vec::new()))
         }
-        Err(Failure { code: exit::LOST, why }) => Ok(format!("Not acquired: {why}.")),
+        Err(Failure { code: exit::LOST, why }) => Ok((format!("Not acquired: {why}."), Vec::new())),
         Err(Failure { code: exit::UNREACHABLE, why }) => Err(words::unreachable(&why)),
         Err(Failure { why, .. }) => Err(format!("Not acquired: {why}.")),
     }

@@ -50,8 +50,8 @@ pub(super) struct AgentSession {
     claimed: RefCell<BTreeSet<LockKey>>,
     /// The tokens of claims that have waited, by what they ask for, and when they were given up.
     places: RefCell<BTreeMap<String, (LeaseToken, Moment)>>,
-    /// The losses that no answer has told yet.
-    losses: RefCell<Vec<String>>,
+    /// The losses: each is told with every answer, up to that to a call which names its key.
+    losses: RefCell<BTreeMap<LockKey, String>>,
     /// There are other leases, or fewer claims.
     changed: Notify,
 }
@@ -157,7 +157,7 @@ impl AgentSession {
                 lease.end = sent.after(granted.ttl);
             }
             Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
-                self.losses.borrow_mut().push(words::lost(key, lease));
+                self.losses.borrow_mut().insert(key.clone(), words::lost(key, lease));
                 leases.remove(key);
             }
             // The next one may be answered.
@@ -211,21 +211,26 @@ impl AgentSession {
         match self.client.release(id).await {
             Ok(()) => Released::Done(lease),
             Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
-                self.losses.borrow_mut().push(words::lost(key, &lease));
+                self.losses.borrow_mut().insert(key.clone(), words::lost(key, &lease));
                 Released::Lost
             }
             Err(error) => Released::Unknown(error.to_string()),
         }
     }
 
-    /// Takes what has to be told with the next answer: the losses, and the leases that may be lost
-    /// because the service does not answer.
-    pub(super) fn take_news(&self) -> Vec<String> {
-        let mut news = std::mem::take(&mut *self.losses.borrow_mut());
+    /// What has to be told with each answer: the losses, because several agents may share the session,
+    /// and the leases that may be lost because the service does not answer.
+    pub(super) fn news(&self) -> Vec<String> {
+        let mut news: Vec<_> = self.losses.borrow().values().cloned().collect();
         let leases = self.leases.borrow();
         let unsure = leases.iter().filter(|(_, lease)| lease.end.has_come());
         news.extend(unsure.map(|(key, lease)| words::unsure(key, lease)));
         news
+    }
+
+    /// Notes that an answer about these keys was told.
+    pub(super) fn has_told(&self, about: &[LockKey]) {
+        self.losses.borrow_mut().retain(|key, _| !about.contains(key));
     }
 
     /// Ends the waiting calls, and releases all leases. What takes too long expires.

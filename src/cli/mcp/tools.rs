@@ -14,8 +14,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::mcp::acquire::{MOST_WAIT, acquire};
+use crate::cli::mcp::acquire::{MOST_KEYS, MOST_WAIT, acquire};
 use crate::cli::mcp::session::{AgentSession, Released};
+use crate::cli::mcp::told::Told;
 use crate::cli::mcp::words;
 use crate::cli::remote::key;
 use crate::client::ClientError;
@@ -25,7 +26,7 @@ use crate::wire::{ListBody, StatusBody};
 const MOST_LISTED: usize = 50;
 
 const INSTRUCTIONS: &str = "\
-Locks that are shared by all agents, scripts and people who use this service. AcquireCall a key before \
+Locks that are shared by all agents, scripts and people who use this service. Acquire a key before \
 you change what another session may change at the same time: a deploy environment, a database \
 schema, a shared branch or merge queue, a file outside of your own worktree, a device, a port. \
 Release it as soon as that work is done. The locks are advisory: they protect only what all ask \
@@ -89,14 +90,15 @@ impl Tools {
         &self,
         call: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
-    ) -> Option<Result<String, String>> {
-        let (session, input) = (&*self.0, Value::Object(call.arguments.unwrap_or_default()));
+    ) -> Option<Result<Told, String>> {
+        let session = &*self.0;
+        let input = Value::Object(call.arguments.unwrap_or_default());
         let answer = async {
             Ok(Some(match &*call.name {
                 "acquire" => acquire(session, arguments(input)?, context).await?,
                 "release" => release(session, arguments(input)?).await?,
                 "status" => status(session, arguments(input)?).await?,
-                "list" => list(session, arguments(input)?).await?,
+                "list" => list(session, arguments(input)?).await?.into(),
                 _ => return Ok(None),
             }))
         };
@@ -134,24 +136,30 @@ impl ServerHandler for Tools {
             return Err(ErrorData::invalid_params(format!("there is no tool `{name}`"), None));
         };
         self.0.check().await;
-        // Nobody reads the answer to a call that was cancelled.
-        let mut said = if context.ct.is_cancelled() { Vec::new() } else { self.0.take_news() };
         let result = match &answer {
             Ok(_) => CallToolResult::success,
             Err(_) => CallToolResult::error,
         };
-        said.push(answer.unwrap_or_else(|error| error));
+        let told = answer.unwrap_or_else(Told::from);
+        let mut said = self.0.news();
+        if context.ct.is_cancelled() {
+            // Nobody reads the answer.
+            join_all(told.acquired.iter().map(|key| self.0.release(key))).await;
+        } else {
+            self.0.has_told(&told.about);
+        }
+        said.push(told.text);
         Ok(result(vec![ContentBlock::text(said.join("\n\n"))]).into())
     }
 }
 
-async fn release(session: &AgentSession, asked: ReleaseCall) -> Result<String, String> {
+async fn release(session: &AgentSession, asked: ReleaseCall) -> Result<Told, String> {
     let keys = match (asked.key, asked.keys, asked.all) {
         (Some(text), None, false) => vec![key(&text)?],
         (None, Some(texts), false) if !texts.is_empty() => {
             texts.iter().map(|text| key(text)).collect::<Result<_, _>>()?
         }
-        (None, None, true) => session.leases().into_iter().map(|(key, _)| key).collect(),
+        (None, None, true) => session.leases().into_iter().map(|(key, _)| key).collect::<Vec<_>>(),
         _ => return Err("name one `key`, several in `keys`, or set `all`".to_owned()),
     };
     let told = keys.iter().map(async |key| match session.release(key).await {
@@ -166,14 +174,13 @@ async fn release(session: &AgentSession, asked: ReleaseCall) -> Result<String, S
         ),
     });
     let told = join_all(told).await;
-    Ok(if told.is_empty() { held(session) } else { told.join("\n") })
+    let text = if told.is_empty() { held(session) } else { told.join("\n") };
+    Ok(Told { text, about: keys, acquired: Vec::new() })
 }
 
-async fn status(session: &AgentSession, asked: StatusCall) -> Result<String, String> {
-    let Some(text) = asked.key else {
-        session.check().await;
-        return Ok(held(session));
-    };
+async fn status(session: &AgentSession, asked: StatusCall) -> Result<Told, String> {
+    session.check().await;
+    let Some(text) = asked.key else { return Ok(held(session).into()) };
     let key = key(&text)?;
     let body = session.client.inspect(&key, Some(words::MOST_NAMES as u64)).await;
     let status: StatusBody = parsed(body)?;
@@ -183,7 +190,7 @@ async fn status(session: &AgentSession, asked: StatusCall) -> Result<String, Str
     if let Some(lease) = session.lease(&key) {
         said.push(words::own(&key, &lease));
     }
-    Ok(said.join("\n"))
+    Ok(Told { text: said.join("\n"), about: vec![key], acquired: Vec::new() })
 }
 
 async fn list(session: &AgentSession, asked: ListCall) -> Result<String, String> {
@@ -221,7 +228,7 @@ fn parsed<T: DeserializeOwned>(body: Result<String, ClientError>) -> Result<T, S
 
 fn tools() -> Vec<Tool> {
     let keys = json!({
-        "type": "array", "items": { "type": "string" }, "minItems": 1,
+        "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": MOST_KEYS,
         "description": "Several names, in place of `key`.",
     });
     let key = |what: &str| json!({ "type": "string", "description": what });
@@ -235,8 +242,8 @@ fn tools() -> Vec<Tool> {
         ),
         "wait_seconds": {
             "type": "number", "minimum": 0, "maximum": MOST_WAIT, "default": 0,
-            "description": "Wait in line for so long if another has it. Call again to wait longer: \
-                            your place in line is kept for 5 seconds.",
+            "description": "Wait in line for so long if another has it. Call again at once to wait \
+                            longer: within 5 seconds you have your place in line back.",
         },
         "shared": {
             "type": "boolean", "default": false,

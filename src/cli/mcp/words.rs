@@ -66,7 +66,7 @@ pub(super) fn state(status: &StatusBody) -> String {
 
 fn holders(status: &StatusBody) -> String {
     let quoted = |owner: &Option<String>| match owner {
-        Some(owner) => format!("\"{}\"", plain(owner)),
+        Some(owner) => quoted_text(owner),
         None => "somebody without a name".to_owned(),
     };
     let Some(leases) = &status.leases else {
@@ -82,6 +82,11 @@ fn holders(status: &StatusBody) -> String {
     let names: Vec<_> = leases.iter().take(MOST_NAMES).map(|lease| quoted(&lease.owner)).collect();
     let more = if leases.len() > MOST_NAMES { ", ..." } else { "" };
     format!(" by {number} ({}{more})", names.join(", "))
+}
+
+/// A name that others gave, which ends where its quotation marks do.
+fn quoted_text(name: &str) -> String {
+    format!("\"{}\"", plain(name).replace('"', "'"))
 }
 
 fn line(status: &StatusBody) -> String {
@@ -120,8 +125,9 @@ pub(super) fn busy(states: &[StatusBody], waited: bool) -> String {
     let told = held.iter().map(|status| state(status)).collect::<Vec<_>>().join(". ");
     let next = match waited {
         true => {
-            "To go on waiting, call acquire again with the same keys within 5 seconds: your place \
-             in line is kept for so long. Or do other work first."
+            "To go on waiting, call acquire again with the same keys at once: within 5 seconds you \
+             have your place in line back, but a key that becomes free between two calls goes to \
+             the next one. Or do other work first."
         }
         false => {
             "Do other work first and try again later, or wait in line with wait_seconds (50 at \
@@ -152,6 +158,6 @@ pub(super) fn own(key: &LockKey, lease: &Lease) -> String {
 /// A waiting request.
 pub(super) fn waiter(place: usize, waiter: &WaiterBody) -> String {
     let waited = waiter.waited_ms.map_or_else(String::new, |ms| format!(", for {}", span(ms)));
-    let owner = waiter.owner.as_deref().map_or_else(|| "somebody".to_owned(), plain);
-    format!("{place}. in line{waited}: \"{owner}\"")
+    let owner = quoted_text(waiter.owner.as_deref().unwrap_or("somebody"));
+    format!("{place}. in line{waited}: {owner}")
 }

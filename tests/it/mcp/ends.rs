@@ -45,6 +45,12 @@ async fn a_lost_lease_is_told_in_the_next_answer_whatever_was_asked() {
         let (told, _) = text(&agent.end(id));
         assert!(told.starts_with("LOST: the lock on 'k'"), "{tool} {arguments}: {told}");
         assert!(told.contains("(\"deploy\")"), "{told}");
+        // Another agent may have read that answer: it is told until a call names the key.
+        if arguments["key"] != "k" {
+            assert!(agent.call("list", json!({})).contains("LOST"), "{tool} {arguments}");
+            let told = agent.call("status", json!({ "key": "k" }));
+            assert!(told.starts_with("LOST") && !told.contains("This session has"), "{told}");
+        }
         let told = agent.call("status", json!({}));
         assert!(!told.contains("LOST"), "{told}");
         drop(agent);
@@ -164,6 +170,19 @@ async fn nothing_is_left_when_the_input_closes_or_a_signal_ends_it() {
         let locks = stage.http().get("/locks").await.json()["locks"].clone();
         assert_eq!(locks.as_array().unwrap().len(), 1, "{end}: {locks}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_no_answer_any_more_holds_nothing_once_it_has_closed_the_input() {
+    let stage = Stage::new();
+    let mut agent = stage.agent("one");
+    agent.call("acquire", json!({ "key": "k", "purpose": "a" }));
+    // More than a pipe takes.
+    for _ in 0..100 {
+        agent.begin("tools/list", json!({}));
+    }
+    agent.input = None;
+    stage.is_free("k").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

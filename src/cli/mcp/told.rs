@@ -1,0 +1,19 @@
+//! The answer to a call, and what follows from it.
+
+use crate::lock::key::LockKey;
+
+/// The answer to a call.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) text: String,
+    /// The keys that the call named.
+    pub(super) about: Vec<LockKey>,
+    /// Those that it acquired.
+    pub(super) acquired: Vec<LockKey>,
+}
+
+impl From<String> for Told {
+    fn from(text: String) -> Self {
+        Self { text, ..Self::default() }
+    }
+}
