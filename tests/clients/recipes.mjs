@@ -79,10 +79,10 @@ before(async () => {
     for (const file of ['package.json', 'package-lock.json']) copyFileSync(join(HERE, 'node', file), join(directory, file));
     const npm = (...words) => execFileSync('npm', [...words, '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'], { cwd: directory });
     npm('ci');
-    npm('pack', PACKAGE);
+    const packed = npm('pack', PACKAGE).toString().trim();
     const place = join(directory, 'node_modules', 'lockkeeper');
     mkdirSync(place);
-    execFileSync('tar', ['-xzf', 'lockkeeper-0.1.0.tgz', '-C', place, '--strip-components', '1'], { cwd: directory });
+    execFileSync('tar', ['-xzf', packed, '-C', place, '--strip-components', '1'], { cwd: directory });
     const port = await freePort();
     const clean = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('LOCKKEEPER') && !name.startsWith('NODE_TEST')));
     environment = { ...clean, LOCKKEEPER_URL: `http://127.0.0.1:${port}` };
