@@ -12,15 +12,16 @@ test: tools
 	cargo test -p lockkeeper -p orders --lib --bins --test tidy --test it -- --test-threads=8 $(MORE:%=--skip %)
 
 # What `test-all` has more: other servers, browsers, languages and faults.
-MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: clients::rows \
+MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: clients::recipes clients::rows \
   dashboard:: deploy:: docs:: embedded_faults:: examples:: exec::mounts fenced:: hold::proxies hold::recipes hook::long \
   interop:: legacy:: mcp::sdk migration:: orders::whole php:: php_frameworks:: php_kills:: redis_faults:: redlock:: \
   topology_faults:: traces:: waiting::
 
-# All tests. Those of CLIENTS generate and compile clients: few at a time.
+# All tests. Those of CLIENTS generate and compile clients: few at a time, and the recipes alone.
 test-all: tools-all
-	cargo test --workspace --all-targets --no-fail-fast -- --test-threads=8 $(CLIENTS:%=--skip %)
+	cargo test --workspace --all-targets --no-fail-fast -- --test-threads=8 $(CLIENTS:%=--skip %) --skip clients::recipes
 	cargo test --workspace --test it -- --test-threads=4 $(CLIENTS)
+	cargo test --workspace --test it -- clients::recipes
 	cargo test --workspace --doc
 CLIENTS = api::schemathesis api::sdk clients::rows fenced::
 
