@@ -109,8 +109,8 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// As [`Locks::acquire`]. If the client made the token, the leases count as handed over from the
-    /// last renewal on.
+    /// As [`Locks::acquire`]. If the client made the token, the leases count as handed over once the
+    /// first key is about to be let go, or without a wait once they are renewed.
     pub async fn acquire_all(
         &self,
         claims: Vec<Claim>,
@@ -185,14 +185,15 @@ impl Locks {
                 Registered::new(self.leases().clone(), claim.key.clone())
             });
             registered.iter().for_each(|one| _ = one.has(&lease));
-            let (is_full, told) = (false, false);
+            let is_full = false;
+            let told = false;
             got.push(Got { place, claim, lease, delivery, fresh, registered, is_full, told });
         }
         Ok(has_waited)
     }
 
     /// The answer to one of the claims. A lease that the token had before is repeated. If it is kept,
-    /// an older request of the same claim waits for one of the keys: rule 9.
+    /// an older request of the same claim may wait for one of the keys, and is superseded: rule 9.
     async fn get(
         &self,
         claim: &Claim,
