@@ -36,7 +36,7 @@ fn the_table_and_the_ends_change_without_a_reload() {
 }
 
 #[test]
-fn a_key_in_two_parts_is_copied_as_it_is() {
+fn a_text_in_two_parts_is_copied_as_it_is_and_shows_its_end() {
     let (service, _directory) = start("");
     browse("copied", &service, &[]);
 }

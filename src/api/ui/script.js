@@ -32,14 +32,15 @@ const inertKey = (key, from = 0, to = key.length) => {
   node.append(inert(key.slice(Math.max(cut, from), to)));
   return node;
 };
-// In two parts: where there is no room, the first loses its end, because keys differ at theirs. Both
-// are inline, so that a key is copied as one line.
-const keyEnds = key => {
-  if (key.length < 24) return make('div', 'both', inertKey(key));
-  const end = [...key].slice(-12), cut = key.length - end.join('').length, first = make('span', 'cut', inertKey(key, 0, cut));
+// In two parts, the second of so many letters: where there is no room, the first loses its end. Keys
+// differ at theirs, and owners say there what for. Both are inline, so that a text is copied as one line.
+const inTwo = (text, letters, part) => {
+  if (text.length < 2 * letters) return make('div', 'both', part(text));
+  const end = [...text].slice(-letters), cut = text.length - end.join('').length, first = make('span', 'cut', part(text, 0, cut));
   first.style.maxWidth = `calc(100% - ${end.reduce((sum, one) => sum + (ODD.test(one) ? 8 : one < '\u1100' ? 1 : 2), 0)}ch)`;
-  return make('div', 'both', first, make('span', 'rest', inertKey(key, cut)));
+  return make('div', 'both', first, make('span', 'rest', part(text, cut)));
 };
+const keyEnds = key => inTwo(key, 12, inertKey), ownerEnds = owner => inTwo(owner, 16, (owner, ...part) => inert(owner.slice(...part)));
 const span = ms => {
   const s = Math.max(0, Math.floor(ms / 1000)), two = n => String(n).padStart(2, '0');
   if (s < 60) return `${s} s`;
@@ -295,7 +296,7 @@ const fill = (cell, row) => {
     for (const place of [cell.owner, cell.sub]) {
       if (place.dataset.text !== (row.owner || '')) {
         place.dataset.text = row.owner || '';
-        place.replaceChildren(row.owner ? inert(row.owner) : '');
+        place.replaceChildren(row.owner ? ownerEnds(row.owner) : '');
         place.title = plain(row.owner || '');
       }
     }
@@ -405,7 +406,7 @@ const renderEnds = () => {
   for (const end of some) {
     let tr = old.get(end.number);
     if (!tr) {
-      tr = make('tr', {}, make('td', { className: 'num dim', title: exactly(now() - end.at) }), make('td', { className: 'key', title: plain(end.key) }, keyEnds(end.key)), make('td', { className: 'owner wide', title: plain(end.owner || '') }, end.owner ? inert(end.owner) : ''),
+      tr = make('tr', {}, make('td', { className: 'num dim', title: exactly(now() - end.at) }), make('td', { className: 'key', title: plain(end.key) }, keyEnds(end.key)), make('td', { className: 'owner wide', title: plain(end.owner || '') }, end.owner ? ownerEnds(end.owner) : ''),
         make('td', 'num', short(end.held_ms)), make('td', {}, make('span', { className: 'why ' + end.why, textContent: end.why.replace('_', ' '), title: WHY[end.why] || '' })), make('td', 'num wide dim last', end.waited_ms ? short(end.waited_ms) : ''));
       tr.dataset.number = end.number;
     }
