@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use crate::cli::claimant::{Claimant, Progress};
 use crate::cli::exit::Failure;
 use crate::cli::hook::harness::{Call, Event, Harness};
-use crate::cli::hook::session::Session;
+use crate::cli::hook::session::{Lease, Session};
 use crate::cli::remote::{Remote, duration};
 use crate::cli::voice::{Voice, print};
 use crate::cli::{exit, owner, runtime};
@@ -25,6 +25,7 @@ use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
 use crate::wire::Code;
 
 /// The most bytes of what a harness says: a tool's input has the text that it writes.
@@ -168,16 +169,12 @@ impl Hook {
         but: Option<&LockKey>,
     ) -> Result<(), Failure> {
         let Some((token, due)) = session.due(but, self.ttl / 2)? else { return Ok(()) };
-        let renewed = due.iter().map(async |(key, number)| {
-            let lease = LeaseId { key, token: &token, fencing_token: *number };
+        let renewed = due.into_iter().map(async |lease: Lease| {
             let ttl = Some(Ttl::lasting(self.ttl));
-            client.refresh(lease, ttl, ANSWER_TIME).await.is_ok()
+            client.refresh(named(&lease, &token), ttl, ANSWER_TIME).await.ok().map(|_| lease)
         });
-        let renewed = join_all(renewed).await;
-        for ((key, number), _) in due.iter().zip(renewed).filter(|(_, renewed)| *renewed) {
-            number.map_or(Ok(()), |number| session.renewed(key, number))?;
-        }
-        Ok(())
+        let renewed: Vec<_> = join_all(renewed).await.into_iter().flatten().collect();
+        Ok(session.renewed(&renewed)?)
     }
 
     /// Releases all. What could not be released is known to the next call.
@@ -185,20 +182,23 @@ impl Hook {
         let session = Session::of(&call.session, self.remote.url())?;
         let Some((token, leases)) = session.held()? else { return Ok(()) };
         let client: Client = self.remote.client()?;
-        let released = leases.iter().map(async |(key, number)| {
-            let lease = LeaseId { key, token: &token, fencing_token: *number };
-            match client.release(lease).await {
-                Err(ClientError::Refused(lost)) if lost.is(Code::LockLost) => Ok(()),
-                released => released,
+        let released = leases.into_iter().map(async |lease: Lease| {
+            match client.release(named(&lease, &token)).await {
+                Err(ClientError::Refused(lost)) if lost.is(Code::LockLost) => Ok(lease),
+                released => released.map(|()| lease),
             }
         });
         let mut failed = None;
-        for ((key, number), released) in leases.iter().zip(join_all(released).await) {
-            match released {
-                Ok(()) => session.forget(key, *number)?,
-                Err(error) => failed = Some(error),
-            }
-        }
+        let ended = join_all(released)
+            .await
+            .into_iter()
+            .filter_map(|released| released.map_err(|error| failed = Some(error)).ok());
+        let ended: Vec<_> = ended.collect();
+        session.forget(&ended)?;
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
+}
+
+fn named<'a>((key, number): &'a Lease, token: &'a LeaseToken) -> LeaseId<'a> {
+    LeaseId { key, token, fencing_token: *number }
 }

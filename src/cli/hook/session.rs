@@ -30,8 +30,11 @@ pub(super) struct Session {
     name: String,
 }
 
-/// The leases of a session: its token, and keys with their numbers, of those that were granted.
-pub(super) type LeasesOfSession = (LeaseToken, Vec<(LockKey, Option<FencingToken>)>);
+/// A key, and the number of its lease once it was granted.
+pub(super) type Lease = (LockKey, Option<FencingToken>);
+
+/// The leases of a session, and its token.
+pub(super) type LeasesOfSession = (LeaseToken, Vec<Lease>);
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct State {
@@ -101,10 +104,13 @@ impl Session {
         })
     }
 
-    /// Notes that a lease lasts for its whole TTL again.
-    pub(super) fn renewed(&self, key: &LockKey, number: FencingToken) -> Result<(), String> {
+    /// Notes that leases last for their whole TTL again.
+    pub(super) fn renewed(&self, leases: &[Lease]) -> Result<(), String> {
         self.change(|state| {
-            state.leases.insert(key.as_str().to_owned(), Known::now(number));
+            for (key, number) in leases {
+                let now = number.map(Known::now).unwrap_or_default();
+                state.leases.insert(key.as_str().to_owned(), now);
+            }
             Ok(())
         })
     }
@@ -129,11 +135,13 @@ impl Session {
     }
 
     /// Forgets leases that were released, unless a later one has come meanwhile.
-    pub(super) fn forget(&self, key: &LockKey, number: Option<FencingToken>) -> Result<(), String> {
+    pub(super) fn forget(&self, leases: &[Lease]) -> Result<(), String> {
         self.change(|state| {
-            let known = state.leases.get(key.as_str());
-            if known.is_some_and(|known| known.number == number.map(FencingToken::number)) {
-                state.leases.remove(key.as_str());
+            for (key, number) in leases {
+                let known = state.leases.get(key.as_str());
+                if known.is_some_and(|known| known.number == number.map(FencingToken::number)) {
+                    state.leases.remove(key.as_str());
+                }
             }
             Ok(())
         })
@@ -243,10 +251,9 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(session.held(), Ok(Some((token("one"), all.clone()))), "it is not taken");
         }
-        session.forget(&key("a"), Some(number(6))).unwrap();
+        session.forget(&[(key("a"), Some(number(6)))]).unwrap();
         assert_eq!(session.held(), Ok(Some((token("one"), all))), "a later lease has come");
-        session.forget(&key("a"), Some(number(7))).unwrap();
-        session.forget(&key("b"), None).unwrap();
+        session.forget(&[(key("a"), Some(number(7))), (key("b"), None)]).unwrap();
         assert_eq!(session.held(), Ok(None));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the lock alone");
     }
