@@ -1,20 +1,27 @@
 -- load.lua: what wrk sends: acquires of keys that nobody has used, or acquires and releases in turn.
--- Before it stand: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA, SHARED (all keys are TAG, and are shared), TTL,
--- FRESH (each request has a connection of its own).
+-- Before it stand: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well),
+-- LAG, SHA, TTL, FRESH (each request has a connection of its own), SHARE (all keys are TAG, with this
+-- share of it), KEYS (of a request).
 
 local END = " HTTP/1.1\r\nHost: localhost\r\n" .. (FRESH and "Connection: close\r\n" or "")
 
-local function key(n) return SHARED and TAG or TAG .. "-" .. id .. "-" .. n end
+local function key(n) return SHARE ~= "" and TAG or TAG .. "-" .. id .. "-" .. n end
+local function path(n)
+  if KEYS == 1 then return "/locks/" .. key(n) .. "?" end
+  local path = "/locks?"
+  for i = 1, KEYS do path = path .. "key=" .. key(n) .. "-" .. i .. "&" end
+  return path
+end
 local function token(n) return string.format("%08x-0000-4000-8000-%012x", id, n) end
 
 local peers = {
   lockkeeper = {
     take = function(n)
       local header = CYCLE and "Lock-Token: " .. token(n) .. "\r\n" or ""
-      return "POST /locks/" .. key(n) .. "?ttl=" .. TTL .. (SHARED and "&shared=true" or "") .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
+      return "POST " .. path(n) .. "ttl=" .. TTL .. SHARE .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
     end,
     give = function(n)
-      return "DELETE /locks/" .. key(n) .. END .. "Lock-Token: " .. token(n) .. "\r\n\r\n"
+      return "DELETE " .. path(n) .. END .. "Lock-Token: " .. token(n) .. "\r\n\r\n"
     end,
   },
   webdis = {

@@ -32,6 +32,10 @@ pub(crate) enum Work {
     Cycle(u64),
     /// Over one connection, readers of one key that so many others share.
     Beside(u16),
+    /// Over one connection, three of eight units of one key.
+    Units,
+    /// Over one connection, so many keys by one request, given up by another.
+    Several(u64),
 }
 
 impl Work {
@@ -39,7 +43,7 @@ impl Work {
         match self {
             Self::Acquire | Self::Fresh | Self::Keep => CONNECTIONS,
             Self::Cycle(connections) => connections,
-            Self::Beside(_) => 1,
+            Self::Beside(_) | Self::Units | Self::Several(_) => 1,
         }
     }
 
@@ -53,7 +57,20 @@ impl Work {
 
     /// Returns whether each key is given up again.
     fn gives_up(self) -> bool {
-        matches!(self, Self::Cycle(_) | Self::Beside(_))
+        !matches!(self, Self::Acquire | Self::Fresh | Self::Keep)
+    }
+
+    fn share(self) -> &'static str {
+        match self {
+            Self::Beside(_) => "&shared=true",
+            Self::Units => "&slots=8&units=3",
+            _ => "",
+        }
+    }
+
+    /// The keys of a request.
+    fn keys(self) -> u64 {
+        if let Self::Several(keys) = self { keys } else { 1 }
     }
 }
 
@@ -208,10 +225,10 @@ impl<'a> Load<'a> {
         self.runs += 1;
         let (name, sha, lag) = (peer.name(), self.redis.script(), work.lag());
         let (cycle, fresh) = (work.gives_up(), work == Work::Fresh);
-        let (shared, ttl) = (matches!(work, Work::Beside(_)), work.ttl());
+        let (share, keys, ttl) = (work.share(), work.keys(), work.ttl());
         let head = format!(
             "TAG, PEER, CYCLE, LAG, SHA = {tag:?}, {name:?}, {cycle}, {lag}, {sha:?}\n\
-             SHARED, TTL, FRESH = {shared}, {ttl:?}, {fresh}\n"
+             SHARE, KEYS, TTL, FRESH = {share:?}, {keys}, {ttl:?}, {fresh}\n"
         );
         let script = self.directory.path().join("load.lua");
         fs::write(&script, head + SCRIPT).unwrap();
@@ -279,8 +296,9 @@ fn operations(
     let granted = counts.remove(GRANTED).unwrap_or(0);
     let released = counts.remove(RELEASED).unwrap_or(0);
     assert!(counts.values().sum::<u64>() <= errors + CONNECTIONS, "{what}");
-    assert!(settled(requests - errors).contains(&(granted + released)), "{what}");
-    if work.gives_up() { released } else { requests.min(granted) }
+    let done = (granted + released) / work.keys();
+    assert!(settled(requests - errors).contains(&done), "{what}");
+    if work.gives_up() { released / work.keys() } else { requests.min(granted) }
 }
 
 /// The same by webdis, which answers a few of 10 000 requests without asking Redis.

@@ -12,6 +12,7 @@ mod bare;
 mod cpu;
 mod disk;
 mod growth;
+mod hook;
 mod line;
 mod load;
 mod picture;
@@ -34,12 +35,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const BARE: &str = "--bare-route";
 
 /// The arguments with which only one thing is measured: those who wait; leases that pile up; leases
-/// that come and go; latency at given rates.
-const ONLY: [(&str, fn()); 4] = [
+/// that come and go; latency at given rates; the hook of a coding agent.
+const ONLY: [(&str, fn()); 5] = [
     ("line", measure_line),
     ("growth", measure_growth),
     ("churn", measure_churn),
     ("rate", measure_rate),
+    ("hook", measure_hook),
 ];
 
 /// What is measured.
@@ -76,7 +78,7 @@ impl Target {
     }
 }
 
-const SCENARIOS: [Scenario; 38] = [
+const SCENARIOS: [Scenario; 44] = [
     scenario("bare axum route", Target::Bare, Peer::Bare, Work::Acquire),
     scenario("webdis SET NX PX", Target::Webdis, Peer::Webdis, Work::Acquire),
     scenario("webdis, the service's script", Target::Webdis, Peer::Script, Work::Acquire),
@@ -107,6 +109,12 @@ const SCENARIOS: [Scenario; 38] = [
     scenario("embedded, a reader beside 1", Target::Embedded, Peer::Lockkeeper, Work::Beside(1)),
     scenario("  beside 100", Target::Embedded, Peer::Lockkeeper, Work::Beside(100)),
     scenario("  beside 999", Target::Embedded, Peer::Lockkeeper, Work::Beside(999)),
+    scenario("redis, 3 of 8 units", Target::Redis, Peer::Lockkeeper, Work::Units),
+    scenario("embedded, 3 of 8 units", Target::Embedded, Peer::Lockkeeper, Work::Units),
+    scenario("redis, 2 keys in one claim", Target::Redis, Peer::Lockkeeper, Work::Several(2)),
+    scenario("  16 keys", Target::Redis, Peer::Lockkeeper, Work::Several(16)),
+    scenario("embedded, 2 keys in one claim", Target::Embedded, Peer::Lockkeeper, Work::Several(2)),
+    scenario("  16 keys", Target::Embedded, Peer::Lockkeeper, Work::Several(16)),
     scenario("before/redis acquire", Target::RedisBefore, Peer::Lockkeeper, Work::Acquire),
     scenario("before/redis, 64", Target::RedisBefore, Peer::Lockkeeper, Work::Cycle(64)),
     scenario("before/redis, 16", Target::RedisBefore, Peer::Lockkeeper, Work::Cycle(16)),
@@ -143,6 +151,7 @@ fn main() {
             measure();
             measure_line();
             measure_rate();
+            measure_hook();
         }
     }
 }
@@ -248,6 +257,13 @@ fn measure_rate() {
         Asked { name: "lockkeeper, embedded store", server: &embedded, request: acquire },
     ];
     rate::measure(&all, (rounds, seconds), &on_disk());
+}
+
+/// Measures the hook of a coding agent.
+fn measure_hook() {
+    let disk = tempfile::tempdir_in(on_disk()).unwrap();
+    let store = format!("embedded:{}", disk.path().display());
+    hook::measure(number("LOCKKEEPER_BENCH_ROUNDS", 5), &Server::lockkeeper(&[&store], &[]));
 }
 
 impl Servers {

@@ -49,7 +49,10 @@ pub(crate) fn print(rows: &[Row<'_>]) {
     );
     for row in rows {
         let Scenario { name, target, work, .. } = row.scenario;
-        let of_webdis = if matches!(work, Work::Beside(_)) { Work::Cycle(1) } else { *work };
+        let of_webdis = match work {
+            Work::Beside(_) | Work::Units | Work::Several(_) => Work::Cycle(1),
+            work => *work,
+        };
         let webdis = samples_of(rows, Peer::Webdis, of_webdis);
         let bare =
             samples_of(rows, Peer::Bare, if *work == Work::Fresh { *work } else { Work::Acquire });
