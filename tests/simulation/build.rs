@@ -37,7 +37,7 @@ struct Rule {
     without: &'static str,
 }
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     Rule {
         name: "MoreThanHalf",
         file: "tally.rs",
@@ -67,6 +67,12 @@ const RULES: [Rule; 7] = [
         file: "poll.rs",
         right: "vote.number <= number || vote.is_old()",
         without: "true",
+    },
+    Rule {
+        name: "ItsAge",
+        file: "poll.rs",
+        right: "self.ttl.saturating_sub(self.left) > LONGEST_ATTEMPT * 2",
+        without: "self.held.is_some_and(|held| held > LONGEST_ATTEMPT * 2)",
     },
     Rule {
         name: "KeptAlone",

@@ -95,6 +95,38 @@ fn where_a_replacement_takes_free_nodes_a_rival_had_the_key_between() {
     assert!(!apart(None));
 }
 
+/// A lease is replaced, after a while and where one node missed it. A refresh that its client has given
+/// up comes between two of the votes. Returns true if a rival gets the key then.
+async fn loses_a_vote_to_a_late_refresh(world: &World) -> bool {
+    world.state().nodes[1].cut = vec![0];
+    let (one, claim, lease) = told(world, 4_000).await;
+    let (other, [_, rival]) = (store(world, 1), claims(4_000));
+    world.state().nodes[1].cut.clear();
+    sleep(Duration::from_millis(1_000)).await;
+    world.state().nodes[2].pauses = true;
+    world.state().nodes[1].far = vec![0];
+    let crossing = async {
+        sleep(Duration::from_millis(30)).await; // The first node has voted.
+        let vote = resume(world, 2);
+        let votes = async {
+            sleep(Duration::from_millis(20)).await; // The refresh has met it, and not ended yet.
+            deliver(world, vote);
+        };
+        tokio::join!(one.renew(&lease, None), votes)
+    };
+    let replaces = Claim { named: lease.number, ..claim };
+    let (replaced, _) = tokio::join!(other.ask(&replaces, Ask::Once(None)), crossing);
+    assert!(matches!(replaced, Ok(Answer::Won(_))), "{replaced:?}");
+    sleep(Duration::from_millis(100)).await; // What it took for a leftover is given up.
+    matches!(one.ask(&rival, Ask::Once(None)).await, Ok(Answer::Won(_)))
+}
+
+#[test]
+fn where_a_replacement_has_the_age_of_its_lease_a_late_refresh_takes_its_votes() {
+    assert!(in_a_world(Some(Rule::ItsAge), loses_a_vote_to_a_late_refresh));
+    assert!(!in_a_world(None, loses_a_vote_to_a_late_refresh));
+}
+
 /// A stream lets its lease go where one node does not hear of it, and its client refreshes it where
 /// another one does not.
 #[test]

@@ -89,6 +89,7 @@ impl Worker {
         let named = |number, wish: &Wish| Claim { named: Some(number), ..wish.claim.clone() };
         let is_late = self.rng.u32(..6) == 0;
         let late = self.late(wish, is_late.then(|| named(number, wish)));
+        let refresh = self.late_refresh(wish, number);
         let asks = async {
             for _ in 0..2 * REPEATS {
                 let (instance, asked) = (self.instance(), self.world.now());
@@ -120,7 +121,24 @@ impl Worker {
             }
             Outcome::Unknown
         };
-        tokio::join!(late, asks).1
+        tokio::join!(late, refresh, asks).2
+    }
+
+    /// A refresh of the lease that is replaced, which its client has given up.
+    fn late_refresh(
+        &mut self,
+        wish: &Wish,
+        number: FencingToken,
+    ) -> impl Future<Output = ()> + use<> {
+        let is_late = self.rng.u32(..3) == 0;
+        let lease = Target::of(&wish.claim.key, &wish.claim.token, Some(number));
+        let (world, instance, after) = (self.world.clone(), self.instance(), self.rng.u64(..60));
+        async move {
+            sleep(Duration::from_millis(after)).await;
+            if let Some(store) = world.of(instance).store.filter(|_| is_late) {
+                let _ = store.renew(&lease, None).await;
+            }
+        }
     }
 
     /// Keeps the lease as a stream does, and lets it go in one of the ways of a stream.

@@ -36,6 +36,8 @@ pub(in crate::store::redlock) enum Rule {
     Unchanged,
     /// R7: a greater number is lowered only if it is older than an attempt.
     Older,
+    /// R7: the age of a vote is its own, and not that of the lease which it replaces.
+    ItsAge,
     /// R8: a replacement has its votes only where the lease is that it names.
     InPlace,
     /// R9: votes of a token without a lease are given up.

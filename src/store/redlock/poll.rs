@@ -68,9 +68,10 @@ impl Vote {
         self.by == "-"
     }
 
-    /// Returns true if it is open, and no attempt can count it any more, on any instance.
+    /// Returns true if it is open, and no attempt can count it any more, on any instance. Its age is
+    /// what has passed of its TTL: that of a replacement is less than the time that its key is held.
     fn is_old(&self) -> bool {
-        !self.is_told() && self.held.is_some_and(|held| held > LONGEST_ATTEMPT * 2)
+        !self.is_told() && self.ttl.saturating_sub(self.left) > LONGEST_ATTEMPT * 2
     }
 }
 
@@ -387,9 +388,18 @@ mod tests {
         Says::Held(Holding { holder, left: Some(ms(left_ms)), number, owner, held })
     }
 
-    fn vote(number: u64, by: &str, held_ms: u64) -> Vote {
-        let (by, owner, held) = (by.to_owned(), String::new(), Some(ms(held_ms)));
-        Vote { number, by, left: ms(900), ttl: ms(1_000), state: State::New, owner, held }
+    /// The vote of a claim that has held the key for long, of this age.
+    fn vote(number: u64, by: &str, age_ms: u64) -> Vote {
+        let (by, owner, held) = (by.to_owned(), String::new(), Some(ms(60_000)));
+        Vote {
+            number,
+            by,
+            left: ms(1_000 - age_ms),
+            ttl: ms(1_000),
+            state: State::New,
+            owner,
+            held,
+        }
     }
 
     const YES: Says = Says::Yes(ms(1_000));
