@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use rusqlite::ErrorCode::{DatabaseBusy, DiskFull};
 use rusqlite::config::DbConfig;
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::lock::table::Table;
@@ -22,11 +24,13 @@ const BUSY: Duration = Duration::from_millis(250);
 /// What may stand in the path of a URI.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
-/// Every commit is synchronised. A checkpoint of 1 000 pages keeps the log at 4 MB, and a commit that
-/// makes one below 50 ms. No page is read through a mapping, and none is believed unchecked.
+/// The pages after which the log is copied into the database: it has 4 MB, and a commit that copies it
+/// takes less than 50 ms.
+const CHECKPOINT: i32 = 1_000;
+
+/// Every commit is synchronised. No page is read through a mapping, and none is believed unchecked.
 const SETTINGS: &str = "
 PRAGMA synchronous = FULL;
-PRAGMA wal_autocheckpoint = 1000;
 PRAGMA cache_size = -16384;
 PRAGMA mmap_size = 0;
 PRAGMA cell_size_check = ON;
@@ -177,13 +181,26 @@ impl Log {
 fn connected(path: &Path) -> rusqlite::Result<Connection> {
     let name = percent_encode(path.as_os_str().as_encoded_bytes(), PATH);
     let flags = OpenFlags::default() - OpenFlags::SQLITE_OPEN_CREATE;
-    let connection = Connection::open_with_flags(format!("file:{name}?psow=0"), flags)?;
+    let mut connection = Connection::open_with_flags(format!("file:{name}?psow=0"), flags)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     connection.busy_timeout(BUSY)?;
     connection.execute_batch(SETTINGS)?;
+    connection.wal_hook(Some(checkpoint))?;
     Ok(connection)
+}
+
+/// Copies a long log into the database. SQLite would do the same and hide that the disk has failed.
+fn checkpoint(log: &mut Wal, pages: i32) -> rusqlite::Result<()> {
+    if pages < CHECKPOINT {
+        return Ok(());
+    }
+    match log.checkpoint() {
+        // The next commit tries again.
+        Err(error) if matches!(error.sqlite_error_code(), Some(DatabaseBusy | DiskFull)) => Ok(()),
+        copied => copied,
+    }
 }
 
 fn run(connection: &Connection, verb: &str) -> rusqlite::Result<()> {

@@ -222,6 +222,27 @@ async fn a_disk_that_has_failed_ends_the_service_with_one_sentence_and_a_restart
     assert_eq!(look.field("mine"), true);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_cannot_be_copied_into_the_database_ends_the_service_and_loses_nothing() {
+    let disk = Disk::make();
+    let service = disk.start(&[]);
+    let http = service.http();
+    disk.fails_in_the_database(EIO);
+    let mut granted = 0;
+    loop {
+        match http.try_send("POST", &format!("/locks/{granted}?ttl=1h"), "").await {
+            Ok(answer) if answer.status == 201 => granted += 1,
+            _ => break,
+        }
+        assert!(granted < 5_000, "its log grows and grows");
+    }
+    disk.fails_in_the_database(0);
+    assert_eq!(service.wait(), Some(4));
+    let service = disk.start(&[]);
+    let held = service.http().figure("lockkeeper_locks_held").await;
+    assert!(held >= f64::from(granted), "{held} of {granted}");
+}
+
 /// A disk beneath a directory, and a service on it.
 pub(super) struct Disk(TempDir);
 
@@ -237,7 +258,7 @@ impl Disk {
             .expect("cc is there: Rust links with it");
         assert!(built.success());
         let disk = Self(directory);
-        disk.set(0, 0);
+        disk.set([0, 0, 0]);
         disk
     }
 
@@ -251,18 +272,23 @@ impl Disk {
 
     /// From now on a sync takes so many milliseconds longer.
     fn takes(&self, millis: i64) {
-        self.set(millis, 0);
+        self.set([millis, 0, 0]);
     }
 
     /// From now on a sync fails so.
     fn fails(&self, errno: i64) {
-        self.set(0, errno);
+        self.set([0, errno, 0]);
     }
 
-    fn set(&self, millis: i64, errno: i64) {
+    /// From now on a sync of the database fails so, and none of its log.
+    fn fails_in_the_database(&self, errno: i64) {
+        self.set([0, errno, 1]);
+    }
+
+    fn set(&self, numbers: [i64; 3]) {
         let path = self.0.path().join("disk");
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let numbers = [millis.to_ne_bytes(), errno.to_ne_bytes()].concat();
+        let numbers = numbers.map(i64::to_ne_bytes).concat();
         file.unwrap().write_all(&numbers).unwrap();
     }
 }
