@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
-use crate::lock::error::StoreError;
+use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::Claim;
 use crate::lock::next::Question;
 use crate::lock::store::{Answer, Ask, Keep, Waiting};
@@ -275,6 +275,11 @@ impl KeyLine {
         }
         let Some(waiting) = self.claims.get_mut(token) else { return Fate::Untold };
         waiting.unsure |= answer.is_err();
+        // A join that was refused leaves nothing. A claim that joined by an earlier request is handed the
+        // key, and leaves then.
+        let is_join = matches!(question.ask, Ask::InLine(None));
+        let is_refused = matches!(answer, Err(error) if error.effect == Effect::None);
+        waiting.asked &= waiting.joined || !(is_join && is_refused);
         waiting.request.unanswered.fetch_or(answer.is_err(), Ordering::Relaxed);
         let is_its = waiting.request.number == question.number;
         let (stood, joined, stops) = (waiting.place.is_some(), waiting.joined, waiting.stops);
@@ -442,13 +447,28 @@ mod tests {
         line
     }
 
+    /// A question of a request fails.
+    fn fails(line: &mut KeyLine, number: u64, ask: Ask, effect: Effect) -> Fate {
+        let (fault, reason) = ("the store failed", "on purpose".into());
+        let mut failed = Err(StoreError { verb: Verb::TryAcquire, effect, fault, reason });
+        line.answered(&Question { claim: claim(), ask, number }, &mut failed)
+    }
+
     /// The last question of a request fails.
     fn last_answer(line: &mut KeyLine, number: u64) -> Fate {
-        let (verb, effect) = (Verb::TryAcquire, Effect::None);
-        let (fault, reason) = ("the store failed", "on purpose".into());
-        let mut failed = Err(StoreError { verb, effect, fault, reason });
-        let question = Question { claim: claim(), ask: Ask::Once(None), number };
-        line.answered(&question, &mut failed)
+        fails(line, number, Ask::Once(None), Effect::None)
+    }
+
+    #[test]
+    fn a_claim_whose_join_was_refused_need_not_leave() {
+        for (effect, leaves) in [(Effect::None, 0), (Effect::Unknown, 1)] {
+            let mut line = KeyLine::new(Arc::new(Notify::new()));
+            enter(&mut line, 1);
+            assert_eq!(asks(&mut line, true), [Ask::InLine(None)]);
+            let fate = fails(&mut line, 1, Ask::InLine(None), effect);
+            assert!(matches!(fate, Fate::Over(_)));
+            assert_eq!(line.take_work(10, true).leaving.len(), leaves, "{effect:?}");
+        }
     }
 
     /// Its client waits again, and stops before the claim joins.
