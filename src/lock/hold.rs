@@ -317,7 +317,13 @@ impl Care {
     /// Refreshes the lease at each heartbeat. Returns the time left.
     async fn next(&mut self, locks: &Locks) -> Result<Duration, Why> {
         sleep_until(self.beat).await;
-        match locks.renew(self.lease.clone(), Some(self.ttl)).await {
+        let renewing = locks.renew(self.lease.clone(), Some(self.ttl));
+        let Ok(renewed) = timeout(self.left(), renewing).await else {
+            // The client is told so in time. If the store renews it yet, it ends.
+            drop(self.let_go(locks, LastWord::End));
+            return Err(self.expired());
+        };
+        match renewed {
             Ok(Renewed::Lease(lease)) => {
                 self.confirmed = (Uptime::now(), lease.ttl.as_duration());
                 self.capped = lease.capped;

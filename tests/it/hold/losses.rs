@@ -201,7 +201,8 @@ async fn a_lease_goes_on_through_an_outage_that_is_shorter_than_its_ttl() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_lost_when_the_outage_has_outlasted_it_and_not_before() {
-    let stage = Stage::redis(1).await;
+    // However long the service waits for an answer.
+    let stage = Stage::redis_with(1, &[("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "10s")]).await;
     let http = stage.http(0);
     let began = Instant::now();
     let mut listener = Listener::open(&http, "outlasted?ttl=2s").await;
