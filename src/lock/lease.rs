@@ -3,10 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::lock::key::LockKey;
 use crate::lock::permit::Permit;
 use crate::lock::slots::{Share, Slots};
-use crate::lock::time::Ttl;
+use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 
 /// A label of the client, for people to read: up to 256 bytes without control characters. Proves
@@ -127,6 +129,12 @@ impl Lease {
     /// Returns true if no time was left when its answer was made.
     pub fn is_over(&self) -> bool {
         self.ttl.as_millis() == 0
+    }
+
+    /// Takes the time off that has passed since the store answered.
+    pub(crate) fn count_down_since(&mut self, answered: Instant) {
+        let passed = millis_down(Uptime::at(answered).elapsed());
+        self.ttl = Ttl::from_millis(self.ttl.as_millis().saturating_sub(passed));
     }
 
     /// Returns true if no time was left because its answer took too long. One that `max_hold` ends

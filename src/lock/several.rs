@@ -54,8 +54,8 @@ struct Got {
     fresh: bool,
     /// Hears of an end that this instance sees.
     registered: Option<Registered>,
-    /// True once it was renewed for the answer.
-    is_full: bool,
+    /// The moment of the answer that renewed it for good.
+    renewed: Option<Instant>,
     /// True once another request may have been told of it.
     told: bool,
 }
@@ -185,9 +185,9 @@ impl Locks {
                 Registered::new(self.leases().clone(), claim.key.clone())
             });
             registered.iter().for_each(|one| _ = one.has(&lease));
-            let is_full = false;
+            let renewed = None;
             let told = false;
-            got.push(Got { place, claim, lease, delivery, fresh, registered, is_full, told });
+            got.push(Got { place, claim, lease, delivery, fresh, registered, renewed, told });
         }
         Ok(has_waited)
     }
@@ -303,20 +303,21 @@ impl Locks {
 
     /// Makes leases plain, each with its full TTL.
     async fn renew_for_good(&self, part: &mut [Got]) -> Result<(), Refused> {
-        let renew = |one: &Got| {
+        let renew = async |one: &Got| {
             let kept = one.claim.kept && one.fresh;
             let only = if kept { Condition::LetGo } else { Condition::Any };
-            self.renew(one.target(only), Some(one.claim.ttl))
+            let renewed = self.renew(one.target(only), Some(one.claim.ttl)).await;
+            (renewed, Instant::now())
         };
         let renewed = join_all(part.iter().map(renew)).await;
         let mut lost = None;
-        for (one, renewed) in part.iter_mut().zip(renewed) {
+        for (one, (renewed, at)) in part.iter_mut().zip(renewed) {
             let key = one.claim.key.clone();
             match renewed {
                 Err(error) => return Err(Refused::Failed(key, error.into())),
                 Ok(Renewed::Lease(lease)) if !lease.is_over() => {
                     one.lease = lease;
-                    one.is_full = true;
+                    one.renewed = Some(at);
                 }
                 Ok(_) => lost = Some(Refused::Lost(key)),
             }
@@ -333,8 +334,9 @@ impl Locks {
             let fresh = one.fresh;
             if let Ok(Answer::Won(win)) = one.delivery.hand_over() {
                 self.leases().waited(&win, waited);
-                if !one.is_full {
-                    lease = win.lease; // With what is left of it.
+                match one.renewed {
+                    Some(renewed) => lease.count_down_since(renewed),
+                    None => lease = win.lease,
                 }
             }
             (Grant { lease, token, waited }, fresh)

@@ -17,7 +17,7 @@ use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Claim, Origin, Owner, Receipt};
 use crate::lock::leases::Leases;
 use crate::lock::store::{Answer, Condition, Ended, Store, Target, Win};
-use crate::lock::time::{Ttl, Uptime, millis_down};
+use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::lock::turns::Turn;
 
@@ -203,8 +203,7 @@ impl Delivery {
         self.count_as_told();
         let mut answer = self.answer;
         if let Ok(Answer::Won(win)) = &mut answer {
-            let since = millis_down(Uptime::at(self.answered).elapsed());
-            win.lease.ttl = Ttl::from_millis(win.lease.ttl.as_millis().saturating_sub(since));
+            win.lease.count_down_since(self.answered);
         }
         answer
     }

@@ -9,6 +9,7 @@ on_every_store!(tests:
     a_draining_instance_goes_on_with_the_lease_of_a_lost_answer,
     an_end_that_the_instance_sees_ends_the_wait_at_once,
     a_client_that_leaves_before_the_last_renewal_leaves_nothing,
+    leases_are_told_with_what_is_left_of_them,
     a_key_that_is_lost_while_another_is_awaited_ends_the_claim,
     a_release_ends_the_wait_for_a_later_key,
     a_repeat_elsewhere_has_the_keys_once_the_earlier_request_is_gone,
@@ -21,7 +22,7 @@ on_routed_stores!(tests:
 );
 
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use lockkeeper::lock::error::{LockError, Verb};
     use lockkeeper::lock::lease::Claim;
@@ -29,6 +30,7 @@ mod tests {
     use lockkeeper::lock::store::{Ended, Target};
     use lockkeeper::lock::time::Ttl;
     use lockkeeper::lock::token::FencingToken;
+    use tokio::time::sleep;
 
     use crate::conformance::keys::{
         LONG, Waiting, all, free, held, holds, in_line, is_free, locks, made, number, release, toy,
@@ -159,6 +161,24 @@ mod tests {
             for on in ["a", "b", "c"] {
                 assert!(is_free(store, on).await, "{on} of {name}");
             }
+        }
+    }
+
+    pub(super) async fn leases_are_told_with_what_is_left_of_them(stage: Stage) {
+        let (locks, toy) = toy(&stage);
+        toy.let_go(Verb::LetGo, Way::Before);
+        let waiting = Waiting::of(&locks, all(&["a", "b", "c"], "one"));
+        toy.called(Verb::LetGo, 1).await;
+        // The first key goes last, and its answer takes long.
+        toy.let_go(Verb::LetGo, Way::After);
+        toy.called(Verb::LetGo, 2).await;
+        let began = Instant::now();
+        sleep(Duration::from_millis(300)).await;
+        let passed = began.elapsed();
+        toy.let_go(Verb::LetGo, Way::Straight);
+        for grant in &waiting.granted().await[1..] {
+            let left = grant.lease.ttl.as_duration();
+            assert!(left + passed <= Duration::from_millis(LONG), "{grant:?} after {passed:?}");
         }
     }
 
