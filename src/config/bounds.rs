@@ -74,6 +74,7 @@ impl Config {
         let on_network = places.into_iter().flatten().any(|place| !place.is_unix());
         let twice = self.admin_listen.as_ref() == Some(&self.listen) && !self.listen.is_any_port();
         let covered = !self.is_redlock() || self.redlock.longest_lease.get() >= usual;
+        let replicated = !self.is_redlock() || redis.min_replicas == 0;
         let prefix = !redis.key_prefix.chars().any(char::is_control);
         let whole = tls.certificate.is_some() == tls.key.is_some();
         let shown = redis.tls.certificate.is_some() == redis.tls.key.is_some();
@@ -99,6 +100,11 @@ impl Config {
             ("ttl.max", most >= least, "must not be less than ttl.min"),
             ("ttl.default", (least..=most).contains(&usual), "must be within ttl.min and ttl.max"),
             ("redlock.longest_lease", covered, "must not be less than ttl.default"),
+            (
+                "redis.min_replicas",
+                replicated,
+                "has no use with Redlock: its nodes have no replicas",
+            ),
             ("redis.key_prefix", prefix, "must not have control characters"),
         ]
         .map(|(path, fits, what)| (path, fits, what.to_owned()))

@@ -361,6 +361,11 @@ mod tests {
                 vec![("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "29s")],
                 "must not be less than ttl.default",
             ),
+            (
+                "store = [\"redis://a\", \"redis://b\"]\nredis.min_replicas = 1",
+                vec![],
+                "has no use with Redlock",
+            ),
             ("[[prefixes]]\nprefix = \"\"", vec![], "`prefixes` (from"),
             ("[[prefixes]]\nprefix = \"/\"", vec![], "no key begins with `/`"),
             ("[[prefixes]]\nprefix = 5", vec![], "`prefixes[0].prefix` (from"),

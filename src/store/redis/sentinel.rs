@@ -32,7 +32,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// The reason why there is no master.
-const UNNAMED: &str = "no sentinel has named the master yet";
+const UNNAMED: &str =
+    "no sentinel has named the master: check its name in the URL, and the sentinels' addresses";
 
 /// The store on the master that sentinels name.
 pub(super) struct Sentinel {
@@ -209,14 +210,14 @@ impl Said {
 }
 
 async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Word, String> {
-    let mut both = redis::pipe();
+    let question = |word| redis::cmd("SENTINEL").arg(word).arg(master).to_owned();
+    let failed = |error: RedisError| error.to_string();
     // The address is new as soon as it is decided; the epoch comes only with the rest.
-    both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-    both.cmd("SENTINEL").arg("MASTER").arg(master);
-    let answered = both.query_async(connection).await;
-    let (address, rest): (Option<(String, u16)>, HashMap<String, String>) =
-        answered.map_err(|error: RedisError| error.to_string())?;
+    let address = question("GET-MASTER-ADDR-BY-NAME").query_async(connection).await;
+    let address: Option<(String, u16)> = address.map_err(failed)?;
     let (host, port) = address.ok_or_else(|| format!("it knows no master `{master}`"))?;
+    let rest = question("MASTER").query_async(connection).await;
+    let rest: HashMap<String, String> = rest.map_err(failed)?;
     let epoch = rest.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
     Ok(Word { epoch, address: format!("{host}:{port}"), at: Instant::now() })
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
@@ -78,9 +79,18 @@ pub(super) async fn names(
 ) -> Result<BTreeSet<LockKey>, StoreError> {
     let scans = (0..at.quorum().nodes())
         .map(|node| at.nodes.peer(node).scan(at.nodes.key_prefix(), page, wanted));
-    let found: Vec<_> = join_all(scans).await.into_iter().flatten().collect();
-    if found.len() < at.quorum().needed() {
-        return Err(failure(Verb::List, Effect::None, "too few nodes answered"));
+    let mut scans: FuturesUnordered<_> = scans.collect();
+    let mut found = BTreeSet::new();
+    for _ in 0..at.quorum().needed() {
+        // A majority meets every lease.
+        let keys = loop {
+            match scans.next().await {
+                Some(Ok(keys)) => break keys,
+                Some(Err(_)) => (),
+                None => return Err(failure(Verb::List, Effect::None, "too few nodes answered")),
+            }
+        };
+        found.extend(keys);
     }
-    Ok(found.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().take(wanted).collect())
+    Ok(found.into_iter().take(wanted).collect())
 }

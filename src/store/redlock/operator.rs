@@ -125,7 +125,8 @@ impl Operator {
         let node = node
             .ok_or_else(|| format!("`{name}` is not a node: name one of {}", names().join(", ")))?;
         let admitted = self.nodes.ask_guard(node, &ADMIT, self.patience).await;
-        let mut reply = admitted.map_err(|error| format!("{name}: {}", error.reason))?;
+        let mut reply =
+            admitted.map_err(|error| format!("{name}: {}", self.nodes.peer(node).why(&error)))?;
         match reply.word() {
             "voting" => Ok(format!("{name} already votes")),
             "admitted" => {
@@ -155,7 +156,7 @@ impl Operator {
         let asked = self.nodes.ask_guard(node, &STATUS, self.patience).await;
         let mut reply = match asked {
             Ok(reply) => reply,
-            Err(error) => return NodeState::Away(error.reason.to_string()),
+            Err(error) => return NodeState::Away(self.nodes.peer(node).why(&error)),
         };
         let mut next = || natural(&mut reply).unwrap_or_default();
         let (waits, longest_lease) = (Duration::from_millis(next()), Duration::from_millis(next()));

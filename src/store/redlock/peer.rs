@@ -18,6 +18,12 @@ pub(super) trait Peer: Send + Sync {
     /// Its address, for logs and errors.
     fn name(&self) -> &str;
 
+    /// The reason why it gave no answer, without its name.
+    fn why(&self, error: &StoreError) -> String {
+        let reason = error.reason.to_string();
+        reason.strip_prefix(self.name()).unwrap_or(&reason).trim_start_matches(": ").to_owned()
+    }
+
     /// The estimate of its clock, in milliseconds.
     fn now(&self) -> u64;
 

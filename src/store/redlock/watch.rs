@@ -193,10 +193,7 @@ impl NodesView {
         sights.resize(answers.len(), Sight::default());
         for (node, (sight, answer)) in sights.iter_mut().zip(answers).enumerate() {
             (sight.votes, sight.votes_from, sight.refusal) = (false, None, None);
-            sight.silence = answer.as_ref().err().map(|error| {
-                let (reason, name) = (error.reason.to_string(), nodes.peer(node).name());
-                reason.strip_prefix(name).unwrap_or(&reason).trim_start_matches(": ").to_owned()
-            });
+            sight.silence = answer.as_ref().err().map(|error| nodes.peer(node).why(error));
             if let Some(seen) = answer.ok().and_then(read) {
                 admitted.extend(seen.admission(sight).map(|cut| Admission { node, cut }));
                 *sight = seen;
