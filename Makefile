@@ -73,8 +73,8 @@ bench: tools-all
 image:
 	docker build -t lockkeeper .
 
-# What a release publishes, for this machine's architecture: a static program, packages, list of parts,
-# packages of all languages, checksums.
+# What a release publishes: static programs of two architectures, this machine's packages and list of
+# parts, packages of all languages, checksums.
 dist:
 	./deploy/dist
 	./deploy/dist-clients
