@@ -5,14 +5,17 @@
 ARG BUILD_IMAGE=rust:1-slim-bookworm
 ARG RUN_IMAGE=gcr.io/distroless/static-debian12:nonroot
 
-FROM ${BUILD_IMAGE} AS build
+# On the builder's own machine, also for the other one.
+FROM --platform=$BUILDPLATFORM ${BUILD_IMAGE} AS build
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv
 WORKDIR /build
 COPY . .
-# The caches keep crates and dependencies between builds, outside of the image. The C compiler for
-# mimalloc and ring is in this stage's image already, and so is the static library of glibc.
+ARG TARGETARCH
+# The caches keep crates and dependencies between builds, outside of the image.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,target=/build/target \
-    deploy/static-binary /image/usr/local/bin/lockkeeper \
+    --mount=type=cache,target=/build/target,sharing=locked \
+    deploy/musl \
+    && deploy/static-binary /image/usr/local/bin/lockkeeper $TARGETARCH \
     && install -d -m 0700 -o 65532 -g 65532 /image/var/lib/lockkeeper
 
 # The binary needs no library, only the system's certificates and /tmp, which "scratch" lacks.
