@@ -100,7 +100,7 @@ class Settings(WithService):
                     client.get("k")
                     self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer " + key)
         with self.assertRaisesRegex(RequestRefused, "^the API key in .*/key cannot be read: No such file"):
-            client.lock("k").__enter__()
+            LockClient(self.fake.url).lock("k").__enter__()
         with self.assertRaisesRegex(RequestRefused, "^/dev/null has no API key$"):
             LockClient(self.fake.url, api_key=pathlib.Path("/dev/null")).lock("k").__enter__()
 
@@ -114,6 +114,20 @@ class Settings(WithService):
                 file.write_text("key")
                 time.sleep(2.4)
                 self.assertTrue(lease.still_mine())
+
+    def test_while_a_file_has_no_api_key_the_last_one_counts(self):
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "key")
+            file.write_text("key")
+            client = LockClient(self.fake.url, api_key=file)
+            for text in [b"", b"\n", b"\xef\xbb\xbfkey", b"two\nlines", "k\u00a0".encode(), b"\xff", None]:
+                with client.lock("k"):
+                    file.write_bytes(text) if text is not None else file.unlink()
+                self.assertTrue(self.is_free(), text)
+                self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer key")
+            file.write_text("other")
+            client.get("k")
+            self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer other")
 
     def test_urls(self):
         for url in ["localhost:8080", "ftp://x", "http://", "redis://x", "http://x/?a=b"]:

@@ -269,9 +269,8 @@ def _is_open(connection: http.client.HTTPConnection) -> bool:
 
 def reader_of(api_key: Optional[Path]) -> Callable[[], str]:
     """A call that reads the API key. No attribute has it, so none shows it."""
-    def read() -> str:
-        text = api_key or ""
-        if isinstance(text, os.PathLike):  # Read each time: a new key needs no restart.
+    def one(text: Path) -> str:
+        if isinstance(text, os.PathLike):
             try:
                 text = pathlib.Path(text).read_text("utf-8")
             except (OSError, ValueError) as error:
@@ -284,6 +283,19 @@ def reader_of(api_key: Optional[Path]) -> Callable[[], str]:
         if not re.fullmatch("[ -~]*", text):
             raise ValueError("the API key has characters besides visible ASCII")
         return text
+
+    last = ""  # of a file
+
+    def read() -> str:
+        nonlocal last
+        if not isinstance(api_key, os.PathLike):
+            return one(api_key or "")
+        try:  # Each time: a new key needs no restart.
+            last = one(api_key)
+        except ValueError:
+            if not last:
+                raise
+        return last  # While the file has none, as it is being rewritten.
 
     return read
 
