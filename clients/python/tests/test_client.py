@@ -557,6 +557,40 @@ class Leases(WithService):
             with self.assertRaises(TypeError):
                 self.client.lock("k")(function)
 
+    def test_a_decorated_call_whose_work_is_still_to_come_is_refused(self):
+        async def coroutine():
+            self.fail("without a lease")
+
+        def generator():
+            self.fail("without a lease")
+            yield
+
+        async def async_generator():
+            self.fail("without a lease")
+            yield
+
+        class Callable:
+            async def __call__(self):
+                self.fail("without a lease")
+
+        def wrapped(function):
+            return lambda: function()
+
+        for work in [wrapped(coroutine), wrapped(generator), wrapped(async_generator), Callable(),
+                     contextlib.contextmanager(generator), contextlib.asynccontextmanager(async_generator),
+                     lambda: (None for _ in "a"), lambda: asyncio.Future(loop=mock.Mock())]:
+            with self.assertRaisesRegex(TypeError, "^it goes on after its call: use `with` or `async with` in it$"):
+                self.client.lock("k")(work)()
+            self.assertTrue(self.is_free())
+
+        async def later():
+            return generator()
+
+        with self.assertRaises(TypeError):
+            asyncio.run(self.client.lock("k")(later)())
+        with self.client.lock("k")(lambda: open(os.devnull))() as file:  # A usual result.
+            self.assertTrue(file.name)
+
     def test_the_decorator_of_the_readme_skips_a_call_while_another_one_runs(self):
         os.environ["LOCKKEEPER_URL"] = self.fake.url
         readme = (HERE.parent / "README.md").read_text("utf-8").split("## Celery, APScheduler and Django")[1]

@@ -12,7 +12,8 @@ import threading
 import urllib.parse
 import weakref
 from concurrent import futures
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, TypeVar, Union, cast
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, Awaitable, Callable, Dict, List, NamedTuple, Optional, Sequence, TypeVar, Union, cast
 
 from ._claim import LONGEST, MOMENT, Claim
 from ._errors import LeaseLost, LockBusy, LockkeeperError
@@ -219,7 +220,22 @@ async def _in_thread(function: Callable[[], T]) -> T:
     return future.result()
 
 
-class Lock(contextlib.ContextDecorator):
+GOES_ON = "it goes on after its call: use `with` or `async with` in it"
+# What is left to do when its call has ended. A context manager of another kind, as a file, is a usual result.
+UNDONE = (Awaitable, GeneratorType, AsyncGeneratorType, contextlib._GeneratorContextManager,
+          contextlib._AsyncGeneratorContextManager)
+
+
+def _whole(result: T) -> T:
+    """The result of a decorated call, unless its work is still to come, and would have no lease."""
+    if isinstance(result, UNDONE):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(GOES_ON)
+    return result
+
+
+class Lock:
     """Acquires in `with`, in `async with`, or as a decorator; each time with a claim of its own."""
 
     def __init__(self, make: Callable[[], Claim]) -> None:
@@ -286,16 +302,19 @@ class Lock(contextlib.ContextDecorator):
         """Decorates a function or a coroutine function: each call has a lease of its own."""
         for is_kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
             if is_kind(func):
-                raise TypeError("it goes on after its call: use `with` or `async with` in it")
-        if not inspect.iscoroutinefunction(func):
-            return super().__call__(func)
+                raise TypeError(GOES_ON)
 
         @functools.wraps(func)
-        async def run(*args: Any, **kwargs: Any) -> Any:
-            async with self._recreate_cm():
-                return await func(*args, **kwargs)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return _whole(func(*args, **kwargs))
 
-        return cast(F, run)
+        @functools.wraps(func)
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            async with self._recreate_cm():
+                return _whole(await func(*args, **kwargs))
+
+        return cast(F, run_async if inspect.iscoroutinefunction(func) else run)
 
 
 class _Client:
