@@ -116,6 +116,9 @@ impl Client {
         if authority.as_str().contains('@') || uri.query().is_some() {
             return Err(wrong("only a host, a port and a path are allowed"));
         }
+        if !is_port(authority.as_str().strip_prefix(authority.host()).unwrap_or_default()) {
+            return Err(wrong("write it like http://host:8080"));
+        }
         let prefix = uri.path().trim_end_matches('/').to_owned();
         if prefix.ends_with("/locks") {
             // It would work, but with other keys than every other client's.
@@ -364,6 +367,16 @@ fn unfit(secret: &str) -> &'static str {
     }
 }
 
+/// Whether this is what may stand behind a host: nothing, or a port. hyper takes a number that is
+/// no port for none.
+fn is_port(text: &str) -> bool {
+    matches!(text, "" | ":")
+        || text
+            .strip_prefix(':')
+            .and_then(|port| port.parse().ok())
+            .is_some_and(|port: u16| port > 0)
+}
+
 /// A URL that is safe to show.
 fn without_password(url: &str) -> String {
     match url.rsplit_once('@') {
@@ -409,6 +422,10 @@ mod tests {
         }
         for url in ["", "localhost", "localhost:8080", "ftp://a", "http://a:b@c", "http://a/?b"] {
             assert!(client(url, None).is_err(), "{url}");
+        }
+        for url in ["http://a:99999", "http://a:0", "https://[::1]:65536", "http://a:b"] {
+            let told = client(url, None).unwrap_err();
+            assert!(told.ends_with("write it like http://host:8080"), "{told}");
         }
         let unix = client("unix:/run/a.sock", Some("key")).unwrap();
         assert_eq!(unix.socket.as_deref(), Some("/run/a.sock".as_ref()));

@@ -25,7 +25,7 @@ use crate::lock::waiting::WaitLimits;
 pub(crate) use crate::config::entry::new_api_key;
 pub use crate::config::listen::ListenOn;
 pub use crate::config::sources::{Flags, Sources};
-pub(crate) use crate::config::sources::{MOST_OF_FILE, read_text};
+pub(crate) use crate::config::sources::{MOST_OF_FILE, read_text, read_up_to};
 
 use crate::config::listen::SocketMode;
 use crate::config::prefixes::PrefixSection;

@@ -39,8 +39,13 @@ pub(crate) const MOST_OF_FILE: u64 = 4 << 20;
 
 /// The text of a file of at most so many bytes: a wrong path, such as `/dev/zero`, may have no end.
 pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    read_up_to(File::open(path)?, most)
+}
+
+/// Reads a text; one that is longer is an error.
+pub(crate) fn read_up_to(source: impl Read, most: u64) -> io::Result<String> {
     let mut text = String::new();
-    if File::open(path)?.take(most + 1).read_to_string(&mut text)? as u64 > most {
+    if source.take(most + 1).read_to_string(&mut text)? as u64 > most {
         return Err(io::Error::other(format!("it has more than {most} bytes")));
     }
     Ok(text)

@@ -1,11 +1,15 @@
 //! The token of a lease in a file.
 
 use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::config::{read_text, read_up_to};
 use crate::lock::token::LeaseToken;
+
+/// The longest file: far longer than any token. A device may have no end.
+const MOST_BYTES: u64 = 4_096;
 
 /// Writes a new token to a file that only the user can read. Returns false if there is one already.
 pub(super) fn written(path: &Path, token: &LeaseToken) -> Result<bool, String> {
@@ -28,11 +32,8 @@ pub(super) fn written(path: &Path, token: &LeaseToken) -> Result<bool, String> {
 /// Reads a token; `-` is standard input.
 pub(super) fn token_in(path: &Path) -> Result<LeaseToken, String> {
     let text = match path.to_str() {
-        Some("-") => {
-            let mut text = String::new();
-            io::stdin().read_to_string(&mut text).map(|_| text)
-        }
-        _ => std::fs::read_to_string(path),
+        Some("-") => read_up_to(io::stdin(), MOST_BYTES),
+        _ => read_text(path, MOST_BYTES),
     };
     let text = text.map_err(|error| format!("no token in {}: {error}", path.display()))?;
     LeaseToken::parse(text.trim()).map_err(|error| error.to_string())

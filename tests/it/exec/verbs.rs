@@ -226,9 +226,14 @@ async fn exec_names_its_lease_by_the_fencing_token() {
 fn a_verb_that_fails_has_the_exit_codes_of_exec() {
     let stage = Stage::new();
     let nowhere = format!("http://{NOWHERE}");
+    let long = stage.path("long");
+    std::fs::write(&long, [b' '; 5_000]).unwrap();
     for (arguments, code, told) in [
         (&["refresh", "key"][..], 125, "no lease token: set LOCK_TOKEN or --token-file"),
         (&["release", "--token-file", "/no/such/file", "key"], 125, "no token in /no/such/file"),
+        (&["acquire", "--token-file", &long, "key"], 125, "it has more than 4096 bytes"),
+        (&["acquire", "--token-file", "/dev/full", "key"], 125, "it has more than 4096 bytes"),
+        (&["get", "-u", "http://a:99999", "key"], 125, "write it like http://host:8080"),
         (&["acquire", "-t", "1ms", "key"], 125, "a TTL has to be 100ms to 24h"),
         (&["acquire", "a//b"], 125, "an empty segment"),
         (&["get"], 125, "Usage: lockkeeper get [OPTIONS] <KEY>\n"),
