@@ -124,7 +124,7 @@ func (c Config) Format(f fmt.State, _ rune) {
 type Client struct {
 	url, base, owner, prefix string // url is for messages, prefix that of the tokens
 	http                     *http.Client
-	header                   func() (http.Header, error) // a function, so that no dump of a client shows the API key
+	header                   func() http.Header // a function, so that no dump of a client shows the API key
 	logf                     func(string, ...any)
 	limits                   limits
 	ends                     int32 // the number of those that may go on behind their callers

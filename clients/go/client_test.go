@@ -197,8 +197,22 @@ func TestAPIKeys(t *testing.T) {
 	if client.Get(context.Background(), "a"); got != "Bearer from a later file" {
 		t.Error(got)
 	}
+	for _, text := range []string{"", "\n", "\ufefffrom", "two\nlines", "from\u00a0", "\xff"} { // as while it is rewritten
+		write("a", text)
+		got = ""
+		if client.Get(context.Background(), "a"); got != "Bearer from a later file" {
+			t.Errorf("%q: %q", text, got)
+		}
+		if _, err := New(Config{URL: service.URL, APIKeyFile: file}); err == nil || !strings.Contains(err.Error(), file) {
+			t.Error(err)
+		}
+	}
 	os.Remove(file)
-	if _, err := client.Get(context.Background(), "a"); err == nil || err.Error() != "lockkeeper: the API key in "+file+" cannot be read: no such file or directory" || !errors.Is(err, ErrRequestRefused) {
+	got = ""
+	if client.Get(context.Background(), "a"); got != "Bearer from a later file" {
+		t.Error(got)
+	}
+	if _, err := New(Config{URL: service.URL, APIKeyFile: file}); err == nil || err.Error() != "lockkeeper: the API key in "+file+" cannot be read: no such file or directory" {
 		t.Error(err)
 	}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {

@@ -61,9 +61,7 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 		return &Error{Kind: ErrRequestRefused, Key: r.key, Detail: err.Error()}
 	}
 	asked.URL.RawQuery = r.query
-	if asked.Header, err = c.header(); err != nil {
-		return &Error{Kind: ErrRequestRefused, Key: r.key, Detail: err.Error()}
-	}
+	asked.Header = c.header()
 	if r.token != "" {
 		asked.Header.Set("Lock-Token", r.token)
 	}

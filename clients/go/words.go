@@ -12,6 +12,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -49,7 +50,8 @@ func shown(address string) string {
 }
 
 // headerOf returns what makes the header of each request. A key in a file is read each time: a new one needs no restart.
-func headerOf(config Config) (func() (http.Header, error), error) {
+// While the file has none, as it is being rewritten, the last one counts.
+func headerOf(config Config) (func() http.Header, error) {
 	file := setting(config.APIKeyFile, os.Getenv("LOCKKEEPER_API_KEY_FILE"))
 	secret := setting(config.APIKey, os.Getenv("LOCKKEEPER_API_KEY"))
 	if config.APIKey != "" {
@@ -78,11 +80,20 @@ func headerOf(config Config) (func() (http.Header, error), error) {
 		}
 		return header, nil
 	}
-	_, err := read()
+	last, err := read()
 	if err != nil {
-		err = fmt.Errorf("lockkeeper: %w", err)
+		return nil, fmt.Errorf("lockkeeper: %w", err)
 	}
-	return read, err
+	var mutex sync.Mutex
+	return func() http.Header {
+		header, err := read()
+		mutex.Lock()
+		defer mutex.Unlock()
+		if err == nil {
+			last = header
+		}
+		return last.Clone()
+	}, nil
 }
 
 func named(file string) string {
