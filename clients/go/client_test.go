@@ -43,6 +43,8 @@ func TestURLOfAService(t *testing.T) {
 		"unix:":                 "`unix:` is not the URL of a service: name a file, as in unix:/run/lockkeeper/lockkeeper.sock",
 		"http://":               "`http:` is not the URL of a service: write it like http://host:8080",
 		"http://a b":            "`http://a b` is not the URL of a service: write it like http://host:8080",
+		"http://a:99999":        "`http://a:99999` is not the URL of a service: write it like http://host:8080",
+		"http://[::1]:0":        "`http://[::1]:0` is not the URL of a service: write it like http://host:8080",
 		"http://a:b":            "`http://a:b` is not the URL of a service: write it like http://host:8080",
 	} {
 		if _, err := New(Config{URL: url}); err == nil || err.Error() != "lockkeeper: "+told {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,12 +34,18 @@ func wrongURL(address string) string {
 		return "use http:// or https://, or unix:FILE"
 	case err == nil && (parts.User != nil || parts.RawQuery != "" || parts.ForceQuery || strings.Contains(address, "#")):
 		return "only a host, a port and a path are allowed"
-	case err != nil || parts.Hostname() == "" || !urlOfHost.MatchString(address):
+	case err != nil || parts.Hostname() == "" || !isPort(parts.Port()) || !urlOfHost.MatchString(address):
 		return "write it like http://host:8080"
 	case strings.HasSuffix(parts.Path, "/locks"): // It would work, but with other keys than every other client's.
 		return "leave out /locks, as in http://host:8080"
 	}
 	return ""
+}
+
+// isPort says whether this may be the port of a URL, which may have none.
+func isPort(text string) bool {
+	port, err := strconv.ParseUint(text, 10, 16)
+	return text == "" || err == nil && port > 0
 }
 
 // shown is a URL without a password that it may have.
