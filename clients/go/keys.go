@@ -82,7 +82,7 @@ func (w wanted) wrong(options Options) error {
 	}
 	for _, name := range w.names {
 		if path("", name) == "" {
-			e := refused("invalid_key", fmt.Sprintf("'%s' is no key: it has no segments that are empty, . or ..", name)).(*Error)
+			e := refused("invalid_key", fmt.Sprintf("%q is no key: it is a text in UTF-8, without segments that are empty, . or ..", name)).(*Error)
 			e.Key = name
 			return e
 		}

@@ -104,7 +104,8 @@ func TestSeveralKeysThatMakeNoSenseAreRefused(t *testing.T) {
 		options Options
 		told    string
 	}{
-		{Keys("a", "b//c"), Options{}, "'b//c' is no key"},
+		{Keys("a", "b//c"), Options{}, `"b//c" is no key`},
+		{Keys("a", "b\xff"), Options{}, `"b\xff" is no key`},
 		{Keys(long...), Options{}, "the 4 keys are too long together"},
 		{Keys("a", "b"), Options{Slots: 2}, "each of several keys has its own share"},
 		{Keys("a", "b"), Options{Units: 2}, "each of several keys has its own share"},

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 const (
@@ -32,9 +33,10 @@ type request struct {
 
 var segmentsToResolve = regexp.MustCompile(`(^|/)\.{0,2}(/|$)`)
 
-// path is the path of a key, or empty for one whose segments a proxy would resolve, to another key.
+// path is the path of a key, or empty for one that would become another key: JSON has UTF-8 alone, and a proxy resolves
+// segments.
 func path(under, key string) string {
-	if segmentsToResolve.MatchString(key) {
+	if !utf8.ValidString(key) || segmentsToResolve.MatchString(key) {
 		return ""
 	}
 	return under + strings.NewReplacer("%2F", "/", "+", "%2B").Replace(url.PathEscape(key))
@@ -48,7 +50,7 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 	}
 	if r.path == "" {
 		return &Error{Kind: ErrRequestRefused, Key: r.key, Code: "invalid_key",
-			Detail: fmt.Sprintf("'%s' is no key: it has no segments that are empty, . or ..", r.key)}
+			Detail: fmt.Sprintf("%q is no key: it is a text in UTF-8, without segments that are empty, . or ..", r.key)}
 	}
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
