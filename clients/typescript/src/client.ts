@@ -8,7 +8,7 @@ import { LeaseLost, LockBusy, errorOf } from './errors.js';
 import { failureOf, send } from './http.js';
 import { type ClaimedKey, checkShare, keysOf, pathOf } from './keys.js';
 import { Lease, MOMENT, stayAlive } from './lease.js';
-import { type Service, serviceOf } from './service.js';
+import { type Service, readApiKey, serviceOf } from './service.js';
 import { type Wait, report } from './wait.js';
 
 /** The settings of a client. What is absent comes from the environment, as for the command line. */
@@ -134,6 +134,7 @@ export class LockClient {
         const owner = options.owner ?? this.#own.owner ?? `${hostname()}:${process.pid}`;
         const token = tokenPrefix + randomBytes(16).toString('hex');
         const [ms, until] = [Math.round(millis('ttl', ttl)), now() + millis('wait', wait)];
+        readApiKey(this.#service); // The claim is made in another thread, with a copy.
         const claim = { service: this.#service, keys, token, ttl: ms, until, limits: USUAL, options: { owner, slots, units, shared } };
         const warn = this.#own.warn ?? ((message: string) => process.emitWarning(message, 'LockkeeperWarning'));
         const over = new AbortController();

@@ -7,8 +7,8 @@ import { proxyOf } from './proxy.js';
 import { systemWords } from './words.js';
 
 /**
- * `prefix` is the path before the routes. An API key in a file is read for
- * each request: a new one needs no restart.
+ * `prefix` is the path before the routes. An API key in a file is read for each request: a new one needs no restart.
+ * While the file has none, as it is being rewritten, the last one counts, `apiKey`.
  */
 export type Service = { url: string; prefix: string; connection: Connection; apiKey: string; apiKeyFile?: string };
 
@@ -31,8 +31,17 @@ export function serviceOf(own: Settings): Service {
     return service;
 }
 
-/** The API key, or nothing. Throws a TypeError that says what is wrong with it. */
-export function readApiKey({ apiKey, apiKeyFile: file }: Pick<Service, 'apiKey' | 'apiKeyFile'>): string {
+/** The API key, or nothing. Throws a TypeError that says what is wrong with the first one. */
+export function readApiKey(service: Pick<Service, 'apiKey' | 'apiKeyFile'>): string {
+    try {
+        service.apiKey = newApiKey(service);
+    } catch (error) {
+        if (service.apiKeyFile === undefined || !service.apiKey) throw error;
+    }
+    return service.apiKey;
+}
+
+function newApiKey({ apiKey, apiKeyFile: file }: Pick<Service, 'apiKey' | 'apiKeyFile'>): string {
     let text = apiKey;
     if (file !== undefined) {
         try {
