@@ -2,6 +2,7 @@
 
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
+import { types } from 'node:util';
 import { ANSWER_TIME, USUAL } from './absence.js';
 import { type Duration, backoff, millis, now, sleep } from './clock.js';
 import { LeaseLost, LockBusy, errorOf } from './errors.js';
@@ -166,7 +167,7 @@ async function run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promis
     const cancel = () => lease.cancel(signal!.reason);
     signal?.addEventListener('abort', cancel);
     if (signal?.aborted) cancel();
-    const [ended] = await Promise.allSettled([(async () => (lease.begin(), work(lease)))()]);
+    const [ended] = await Promise.allSettled([(async () => (lease.begin(), whole(await work(lease))))()]);
     signal?.removeEventListener('abort', cancel);
     const cause = ended.status === 'rejected' ? ended.reason : undefined;
     const released = lease.release().catch((lost: LeaseLost) => {
@@ -179,6 +180,12 @@ async function run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promis
     released.catch(() => {});
     if (ended.status === 'rejected') throw cause;
     return ended.value;
+}
+
+/** The value of the work, unless that is still to come, and would have no lease. */
+function whole<T>(value: T): T {
+    if (!types.isGeneratorObject(value)) return value;
+    throw new TypeError('withLock(key, options, work): the work is a generator, which goes on after its call: loop in it, as in for await');
 }
 
 /** The members of an answer in the spelling of this language: `ttl_ms` is `ttlMs`. */

@@ -622,6 +622,13 @@ test('while a file has no API key the last one counts', async () => {
     assert.equal(service.held.size, 0);
 });
 
+test('work that is a generator is refused, as it would have no lease', async () => {
+    for (const work of [async function* () { assert.fail(); }, function* () { assert.fail(); }]) {
+        await assert.rejects(client.withLock('a', work), { name: 'TypeError', message: /the work is a generator, which goes on after its call/ });
+        assert.equal(service.held.size, 0);
+    }
+});
+
 test('an API key is read for each request, is one line, and shows nowhere', async () => {
     const file = join(directory, 'rotated');
     assert.throws(() => new LockClient({ apiKeyFile: file }), { name: 'TypeError', message: `the API key in ${file} cannot be read: no such file or directory` });
