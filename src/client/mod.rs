@@ -116,7 +116,9 @@ impl Client {
         if authority.as_str().contains('@') || uri.query().is_some() {
             return Err(wrong("only a host, a port and a path are allowed"));
         }
-        if !is_port(authority.as_str().strip_prefix(authority.host()).unwrap_or_default()) {
+        let port = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        if !matches!(port, "" | ":") && authority.port_u16().is_none_or(|port| port == 0) {
+            // hyper takes a number that is no port for none.
             return Err(wrong("write it like http://host:8080"));
         }
         let prefix = uri.path().trim_end_matches('/').to_owned();
@@ -365,16 +367,6 @@ fn unfit(secret: &str) -> &'static str {
         }
         false => "the API key has a control character, which no header can have",
     }
-}
-
-/// Whether this is what may stand behind a host: nothing, or a port. hyper takes a number that is
-/// no port for none.
-fn is_port(text: &str) -> bool {
-    matches!(text, "" | ":")
-        || text
-            .strip_prefix(':')
-            .and_then(|port| port.parse().ok())
-            .is_some_and(|port: u16| port > 0)
 }
 
 /// A URL that is safe to show.
