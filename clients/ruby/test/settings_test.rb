@@ -72,6 +72,22 @@ class SettingsTest < TestCase
     end
   end
 
+  def test_while_a_file_has_no_api_key_the_last_one_counts
+    Dir.mktmpdir do |directory|
+      file = Pathname.new(directory) + "key"
+      file.write("key")
+      client = LockKeeper::Client.new(@fake.url, api_key: file)
+      ["", "\n", "\ufeffkey", "two\nlines", "key\u00a0", "\xff", nil].each do |text|
+        client.lock("k") { text ? file.write(text) : file.delete }
+        assert free?, text.inspect
+        assert_equal "Bearer key", authorization
+      end
+      file.write("other")
+      client.get("k")
+      assert_equal "Bearer other", authorization
+    end
+  end
+
   def test_an_api_key_that_no_header_may_have_is_refused_and_not_told
     { "s3cret\nX: y" => "line break", "s3cret\u00e9" => "visible ASCII" }.each do |key, told|
       client = LockKeeper::Client.new(@fake.url, api_key: key)

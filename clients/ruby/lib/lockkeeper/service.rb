@@ -45,27 +45,32 @@ module LockKeeper
         file = variable("API_KEY_FILE")
         text = variable("API_KEY") unless file
       end
-      read = lambda do
-        next text unless file
+      return -> { api_key(text.to_s) } unless file
 
-        begin
-          File.binread(file) # Each time: a new key needs no restart.
-        rescue SystemCallError => error
-          raise IOError, "the API key in #{file} cannot be read: #{words(error)}"
-        end
-      end
+      last = nil
       lambda do
-        key = read.call.to_s.b.sub(/[\r\n]+\z/, "")
-        raise IOError, "#{file} has no API key" if file && key.empty?
-
-        if key.match?(/[\r\n]/)
-          raise IOError, "the API key has a line break: set `api_key`, LOCKKEEPER_API_KEY or the file to one line"
-        end
-        raise IOError, "the API key has characters besides visible ASCII" unless key.match?(/\A[ -~]*\z/)
-
-        key unless key.empty?
+        last = api_key_in(file) # Each time: a new key needs no restart.
+      rescue IOError
+        last || raise # While the file has none, as it is being rewritten.
       end
     end
+
+    def self.api_key_in(file)
+      api_key(File.binread(file)) or raise IOError, "#{file} has no API key"
+    rescue SystemCallError => error
+      raise IOError, "the API key in #{file} cannot be read: #{words(error)}"
+    end
+
+    def self.api_key(text)
+      key = text.b.sub(/[\r\n]+\z/, "")
+      if key.match?(/[\r\n]/)
+        raise IOError, "the API key has a line break: set `api_key`, LOCKKEEPER_API_KEY or the file to one line"
+      end
+      raise IOError, "the API key has characters besides visible ASCII" unless key.match?(/\A[ -~]*\z/)
+
+      key unless key.empty?
+    end
+    private_class_method :api_key_in, :api_key
 
     def headers
       fields = { "Host" => @authority, "Connection" => "close", "Accept" => "application/json",
