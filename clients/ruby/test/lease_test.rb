@@ -22,6 +22,14 @@ class LeaseTest < TestCase
     @client.lock("k", shared: true) { |lease| assert_equal true, @fake.seen.last.body["shared"], lease.inspect }
   end
 
+  def test_a_lease_is_used_once
+    lease = @client.lock("k")
+    lease.use { refute free? }
+    error = assert_raises(LockKeeper::WaitCancelled) { lease.use { flunk } }
+    assert_equal "the claim on 'k' was given up; nothing is held", error.message
+    assert free?
+  end
+
   def test_a_wrong_number_of_slots_is_no_exclusive_lease
     [0, false].each do |slots|
       @client.lock("k", slots: slots) { assert_equal slots, @fake.seen.last.body["slots"] }

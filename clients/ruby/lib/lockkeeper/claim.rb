@@ -76,6 +76,12 @@ module LockKeeper
     def await
       @mutex.synchronize { @changed.wait(@mutex, TICK) until @is_decided }
       raise @error if @error
+
+      begin_work
+    end
+
+    # Raises unless there is a lease to begin with.
+    def begin_work
       raise WaitCancelled, "the claim on #{@keys.name} was given up; nothing is held" if @work_ended
 
       # This process may have been suspended since the grant.

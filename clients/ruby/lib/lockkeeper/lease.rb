@@ -98,6 +98,7 @@ module LockKeeper
     # Runs the block under the lease, and releases it.
     def use
       error = nil
+      @claim.begin_work
       @claim.worker = Thread.current
       yield self
     rescue Exception => error # rubocop:disable Lint/RescueException -- it goes on
