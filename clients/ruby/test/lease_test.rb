@@ -30,6 +30,13 @@ class LeaseTest < TestCase
     assert free?
   end
 
+  def test_a_value_of_the_block_that_is_still_to_come_is_refused
+    [[1].each, [1].lazy.map { flunk }, Enumerator.new { flunk }].each do |value|
+      assert_raises(TypeError) { @client.lock("k") { value } }
+      assert free?
+    end
+  end
+
   def test_a_wrong_number_of_slots_is_no_exclusive_lease
     [0, false].each do |slots|
       @client.lock("k", slots: slots) { assert_equal slots, @fake.seen.last.body["slots"] }

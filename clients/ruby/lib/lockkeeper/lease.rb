@@ -95,12 +95,12 @@ module LockKeeper
       end_claim(Claim::MOMENT) unless is_granted
     end
 
-    # Runs the block under the lease, and releases it.
+    # Runs the block under the lease, and releases it. A value that is still to come would have no lease.
     def use
       error = nil
       @claim.begin_work
       @claim.worker = Thread.current
-      yield self
+      yield(self).tap { |value| raise TypeError, "an Enumerator goes on after its block" if value.is_a?(Enumerator) }
     rescue Exception => error # rubocop:disable Lint/RescueException -- it goes on
       raise
     ensure
