@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::Claim;
@@ -15,6 +15,7 @@ use crate::lock::next::Question;
 use crate::lock::store::{Answer, Ask, Keep, Waiting};
 use crate::lock::token::LeaseToken;
 use crate::lock::undo_queue::Delivery;
+use crate::lock::waiting_request::WaitingRequest;
 use crate::lock::wakeup::EndElsewhere;
 
 /// The claims of one key in this instance.
@@ -54,15 +55,6 @@ struct WaitingClaim {
     /// True once this instance has heard that the claim was released on another one.
     released: bool,
     request: WaitingRequest,
-}
-
-/// The waiting request of a claim: the newest.
-pub(crate) struct WaitingRequest {
-    pub(super) number: u64,
-    pub(super) tell: oneshot::Sender<Option<Delivery>>,
-    /// True once a question got no answer: a lease of the token may be that of its claim.
-    pub(super) unanswered: Arc<AtomicBool>,
-    pub(super) _room: OwnedSemaphorePermit,
 }
 
 /// What an answer does to its claim.
@@ -388,18 +380,6 @@ impl WaitingClaim {
     fn question(&self, ask: fn(Option<u64>) -> Ask) -> Question {
         let place = self.place.filter(|_| !self.unsure);
         Question { claim: self.claim.clone(), ask: ask(place), number: self.request.number }
-    }
-}
-
-impl WaitingRequest {
-    /// Tells the request. If it is gone, its answer's guard is dropped.
-    pub(super) fn tell(self, told: Option<Delivery>) {
-        drop(self.tell.send(told));
-    }
-
-    /// Tells the request that its claim was released.
-    pub(crate) fn cancel(self) {
-        self.tell(Some(Delivery::of(Answer::Cancelled)));
     }
 }
 

@@ -18,7 +18,6 @@ use tokio_util::task::TaskTracker;
 use crate::lock::detach_on_drop::DetachOnDrop;
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::WaitingRequest;
 use crate::lock::lease::{Acquired, Claim, Grant, Holder, LockStatus};
 use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::prefixes::Prefixes;
@@ -32,6 +31,7 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::turns::Turns;
 use crate::lock::undo_queue::{ATTEMPTS, Answering, Delivery, UndoQueue};
 use crate::lock::waiting::{WaitLimits, Waiters};
+use crate::lock::waiting_request::WaitingRequest;
 
 /// The lock service: the verbs over one store.
 #[derive(Clone)]

@@ -31,5 +31,6 @@ pub mod token;
 mod turns;
 mod undo_queue;
 pub mod waiting;
+mod waiting_request;
 pub mod wakeup;
 pub(crate) mod watched;

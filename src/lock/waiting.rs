@@ -20,13 +20,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::LockError;
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{Fate, KeyLine, Stop, WaitingRequest, Work};
+use crate::lock::key_line::{Fate, KeyLine, Stop, Work};
 use crate::lock::lease::Claim;
 use crate::lock::next::{Answered, Next, Question, after};
 use crate::lock::store::{Answer, Ask, Keep, Store, Waiting};
 use crate::lock::token::LeaseToken;
 use crate::lock::turns::Turns;
 use crate::lock::undo_queue::{Delivery, UndoQueue};
+use crate::lock::waiting_request::WaitingRequest;
 use crate::lock::watched;
 
 /// The most claims that join in one round of a key.

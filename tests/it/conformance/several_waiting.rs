@@ -30,7 +30,6 @@ mod tests {
     use lockkeeper::lock::store::{Ended, Target};
     use lockkeeper::lock::time::Ttl;
     use lockkeeper::lock::token::FencingToken;
-    use tokio::time::sleep;
 
     use crate::conformance::keys::{
         LONG, Waiting, all, free, held, holds, in_line, is_free, locks, made, number, release, toy,
@@ -173,8 +172,10 @@ mod tests {
         toy.let_go(Verb::LetGo, Way::After);
         toy.called(Verb::LetGo, 2).await;
         let began = Instant::now();
-        sleep(Duration::from_millis(300)).await;
-        let passed = began.elapsed();
+        let passed = eventually(PATIENCE, async || {
+            Some(began.elapsed()).filter(|passed| *passed > Duration::from_millis(300))
+        })
+        .await;
         toy.let_go(Verb::LetGo, Way::Straight);
         for grant in &waiting.granted().await[1..] {
             let left = grant.lease.ttl.as_duration();
