@@ -10,16 +10,13 @@ use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::metrics::Metrics;
 use crate::platform::clock::since_boot;
-use crate::store::redis::clock::FencingFloor;
+use crate::store::redis::clock::{BEYOND, FencingFloor};
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::Keys;
 use crate::store::redis::node::{Node, ScriptCall};
 use crate::store::redis::replies::{fencing_token, malformed};
 use crate::store::redis::script::{Reply, Script};
 use crate::store::redis::topology::Topology;
-
-/// Beyond all numbers that clocks propose, which are microseconds, until the year 2112.
-const BEYOND: u64 = 1 << 52;
 
 /// Longer than any lease lasts.
 const FOR_EVER_MS: u64 = 1 << 52;
@@ -69,7 +66,7 @@ impl Calls {
     }
 
     /// Reads a fencing token, and raises the floor above it. A number that only another program can
-    /// have written is none: the floor is that of all keys.
+    /// have written is none.
     pub(super) fn fencing_token(
         &self,
         verb: Verb,

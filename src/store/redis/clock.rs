@@ -12,6 +12,9 @@ use crate::metrics::{Metrics, SecondsGauge};
 /// service's or the reverse: one an hour ahead would use up an hour of the protection against loss.
 pub(in crate::store) const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 
+/// Beyond all numbers that clocks propose, which are microseconds, until the year 2112.
+pub(super) const BEYOND: u64 = 1 << 52;
+
 /// An estimate of the store's clock from its replies.
 #[derive(Debug)]
 pub(in crate::store) struct StoreClock {
@@ -110,8 +113,12 @@ impl FencingFloor {
         self.floor.load(Ordering::Relaxed)
     }
 
-    /// Raises the floor above a token that was given.
+    /// Raises the floor above a token that was given. One that only another program can have written
+    /// raises nothing: the floor is that of all keys.
     pub(in crate::store) fn raise(&self, given: FencingToken) {
+        if given.number() >= BEYOND {
+            return;
+        }
         let floor = given.number() + 1;
         if self.floor.fetch_max(floor, Ordering::Relaxed) < floor {
             self.metrics.fencing_floor(floor);
@@ -127,11 +134,21 @@ pub(super) fn latest_believable_micros() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
-    use super::StoreClock;
+    use super::{BEYOND, FencingFloor, StoreClock};
+    use crate::lock::sample::number;
     use crate::metrics::Metrics;
+
+    #[test]
+    fn a_number_that_no_clock_has_proposed_raises_no_floor() {
+        let floor = FencingFloor::new(Arc::new(Metrics::for_redis()));
+        floor.raise(number(7));
+        floor.raise(number(BEYOND));
+        assert_eq!(floor.least(), 8);
+    }
 
     /// The offset after calls, each sent and answered so many milliseconds after the beginning,
     /// with what the store's clock showed.
