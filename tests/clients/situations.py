@@ -406,15 +406,17 @@ def bound(address, port=0):
 class Apart:
     """A thread with a mount namespace of its own, in which NAME has other addresses; the programs and the
     sockets that it makes are there as well. With `is_slow` it has a network of its own, too: its only
-    link leads back to it, to a listener on HERE, whose answers come 300 to 600 ms late. SILENT answers nothing."""
+    link leads back to it, to a listener on HERE, whose answers come 300 to 600 ms late. SILENT answers nothing.
+    With `name_server`, the address of one, that is the only one, and knows what /etc/hosts does not."""
 
     NAME, HERE, SLOW, SILENT = "service.lockkeeper.test", "10.9.0.1", "10.9.0.2", "10.9.0.3"
 
-    def __init__(self, directory, addresses, is_slow=False):
+    def __init__(self, directory, addresses, is_slow=False, name_server=None):
+        self.hosts = os.path.join(directory, "hosts")
         self.thread, self.link, self.parts = concurrent.futures.ThreadPoolExecutor(1), None, []
         self.is_open, self.port, self.answers = True, None, queue.Queue()
         try:
-            self.do(self.enter, directory, addresses, is_slow)
+            self.do(self.enter, directory, addresses, is_slow, name_server)
         except (OSError, AttributeError, subprocess.SubprocessError) as error:
             self.close()
             raise NotPlayed("no namespace with an /etc/hosts of its own, which needs root and Linux: %s" % error)
@@ -422,15 +424,19 @@ class Apart:
     def do(self, function, *arguments):
         return self.thread.submit(function, *arguments).result()
 
-    def enter(self, directory, addresses, is_slow):
-        hosts = os.path.join(directory, "hosts")
-        with open(hosts, "w") as file:
+    def enter(self, directory, addresses, is_slow, name_server):
+        with open(self.hosts, "w") as file:
             file.writelines("%s %s\n" % (address, self.NAME) for address in addresses)
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.unshare(0x20000 | (0x40000000 if is_slow else 0)):  # CLONE_NEWNS, CLONE_NEWNET
             raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
         self.run("mount", "--make-rprivate", "/")
-        self.run("mount", "--bind", hosts, "/etc/hosts")
+        self.run("mount", "--bind", self.hosts, "/etc/hosts")
+        if name_server:
+            settings = os.path.join(directory, "resolv.conf")
+            with open(settings, "w") as file:
+                file.write("nameserver %s\n" % name_server)
+            self.run("mount", "--bind", settings, "/etc/resolv.conf")
         if is_slow:
             import fcntl  # is not on every system
             self.link = os.open("/dev/net/tun", os.O_RDWR)
@@ -566,10 +572,10 @@ class Row:
         if listen:
             self.proxy.listen()
 
-    def behind_addresses(self, addresses, listener, is_slow=False):
+    def behind_addresses(self, addresses, listener, is_slow=False, rules=(), name_server=None):
         """The service has a name with these addresses."""
-        self.apart = Apart(self.directory, addresses, is_slow)
-        self.proxy = Proxy(self.service, (), listener=self.apart.do(listener))
+        self.apart = Apart(self.directory, addresses, is_slow, name_server)
+        self.proxy = Proxy(self.service, rules, listener=self.apart.do(listener))
         self.apart.port = self.proxy.port
         self.proxy.listen()
 
@@ -1114,6 +1120,24 @@ def refresh_silent(r):
 
 
 @row
+def refresh_silent_without_names(r):
+    """The same, and the name server answers nothing any more."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as names:
+        address = "127.%d.%d.%d" % tuple(r.random.randint(1, 254) for _ in range(3))
+        try:
+            names.bind((address, 53))
+        except OSError as error:
+            raise NotPlayed("no name server of its own: %s" % error)
+        rules = [Rule("refresh", "swallow", ALWAYS)]
+        r.behind_addresses(["127.0.0.3"], lambda: bound("127.0.0.3"), rules=rules, name_server=address)
+        driver = r.drive("work", ttl="9s", seconds=30)
+        driver.wait_for("acquired")
+        open(r.apart.hosts, "w").close()
+        r.told_before(driver)
+        r.expect(driver, "acquired", "told", "lost")
+
+
+@row
 def refresh_silent_blocked(r):
     r.behind(Rule("refresh", "swallow", ALWAYS))
     r.expect(r.drive("block", ttl="4s", seconds=7), "acquired", "lost")
@@ -1417,7 +1441,7 @@ def of_two_keys(name):
 
 
 # All others but these are played with two keys as well.
-OF_ONE_KEY = ["two-addresses", "slow-link", "units"]
+OF_ONE_KEY = ["two-addresses", "slow-link", "refresh-silent-without-names", "units"]
 ROWS.update({"several-" + name: of_two_keys(name) for name in list(ROWS)
              if name not in OF_ONE_KEY and not name.startswith("several-")})
 
@@ -1465,7 +1489,8 @@ EXCEPT = {("php", "acquire-mine"), ("php-lock", "acquire-mine")}
 # The keeper of hold() is a process of its own, and keeps the lease of one that is suspended.
 EXCEPT |= {("php", "suspended-in-work"), ("php", "suspended-in-work-blocked")}
 # Nothing refreshes a lease of withLock() but its work, which a refresh without an answer stops until the end.
-EXCEPT |= {("php-lock", row) for row in ("acquire-late-then-silent", "blocked-three-ttls", "max-hold", "refresh-silent")}
+EXCEPT |= {("php-lock", row) for row in ("acquire-late-then-silent", "blocked-three-ttls", "max-hold", "refresh-silent",
+                                         "refresh-silent-without-names")}
 
 
 def main():

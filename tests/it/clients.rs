@@ -151,7 +151,9 @@ mod rows {
 
     #[test]
     fn each_row_holds_in_php() {
-        PHP.does_what_the_table_says("php", &ROWS);
+        // Only PHP waits in the C library for a name server.
+        let rows = [&ROWS[..], &["refresh-silent-without-names"]].concat();
+        PHP.does_what_the_table_says("php", &rows);
     }
 
     #[test]

@@ -4,7 +4,12 @@ declare(strict_types=1);
 
 namespace Lockkeeper\Tests;
 
+use Lockkeeper\Internal\ApiKey;
+use Lockkeeper\Internal\Certificates;
+use Lockkeeper\Internal\Lookup;
 use Lockkeeper\Internal\Race;
+use Lockkeeper\Internal\Request;
+use Lockkeeper\Internal\Transport;
 
 /** A name with several addresses, at one of which nothing answers: the queue of its connections is full. */
 final class AddressesTest extends TestCase
@@ -81,5 +86,46 @@ final class AddressesTest extends TestCase
         self::assertCount(2, $proxy->requests());
         self::assertCount(2, $other->requests());
         proc_terminate($process, 9);
+    }
+
+    /** @dataProvider ways */
+    #[\PHPUnit\Framework\Attributes\DataProvider('ways')]
+    public function testNoNameIsLookedUpWhereTheAddressIsKnown(bool $isProxy): void
+    {
+        $proxy = self::faults();
+        $named = str_replace('127.0.0.1', 'no-such-name.invalid', $proxy->url);
+        $ways = $isProxy ? ['http://no-such-service.invalid', $named] : [$named, ''];
+        $transport = new Transport($ways[0], ApiKey::of('', null), 2.0, $ways[1], new Certificates());
+        $transport->useAddress('127.0.0.1');
+        $transport->send(new Request('GET', '/livez', '', null, null, 5.0));
+        self::assertCount(1, $proxy->requests());
+        self::assertSame('127.0.0.1', $transport->address());
+    }
+
+    public static function ways(): array
+    {
+        return ['the name of the service' => [false], 'that of a proxy' => [true]];
+    }
+
+    public function testAnAddressThatHasGoneIsReplacedByAnotherProcess(): void
+    {
+        $proxy = self::faults();
+        $url = str_replace('127.0.0.1', 'localhost', $proxy->url);
+        $transport = new Transport($url, ApiKey::of('', null), 2.0, '', new Certificates());
+        $transport->useAddress('127.0.0.9');
+        self::eventually(function () use ($transport): bool {
+            try {
+                $transport->send(new Request('GET', '/livez', '', null, null, 5.0));
+                return true;
+            } catch (\Lockkeeper\Exception\ServiceUnavailable) {
+                return false;
+            }
+        });
+        self::assertSame('127.0.0.1', $transport->address());
+        $lookup = new Lookup(['url' => 'http://localhost:1', 'apiKey' => '']);
+        $began = microtime(true);
+        self::assertNull($lookup->winner());
+        unset($lookup);
+        self::assertTook(0.0, $began);
     }
 }

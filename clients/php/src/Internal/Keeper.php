@@ -88,9 +88,8 @@ final class Keeper
         if (!function_exists('proc_open')) {
             throw new KeeperUnavailable('A lease is kept by another process, and proc_open is switched off.');
         }
-        $options = array_merge(...array_map(static fn (string $option) => ['-d', $option], self::OPTIONS));
         $script = $this->isForChildren ? self::DETACHED : self::CHILD;
-        $php = [$this->service->php ?? self::php(), ...$options, __DIR__ . '/keep.php'];
+        $php = self::command($this->service->php ?? self::php());
         $files = [['pipe', 'r'], ['pipe', 'w'], ['file', '/dev/null', 'w']];
         $command = ['/bin/sh', '-c', $script, 'sh', ...$php];
         $process = @proc_open($command, $files + self::inherited(), $this->pipes, '/');
@@ -130,6 +129,7 @@ final class Keeper
         $end = Clock::now() + $grant->remaining();
         $times = ['ttl' => $ttl, 'end' => $end, 'last' => Clock::now() + min(self::LONG, $longest)];
         $more = ['capped' => $grant->isCapped, 'signal' => $signal, 'file' => $path, 'again' => false];
+        $more += ['address' => $this->service->address()];
         $this->orders[$id] = ['do' => 'keep', 'id' => $id] + $named + $times + $more;
         $this->tell($this->orders[$id]);
         $answer = $this->ask($id, 0.0);
@@ -302,6 +302,13 @@ final class Keeper
         $free = $limit === 'unlimited' ? count($open) : max(0, $limit - count($open) - 20);
         $files = array_filter($open, static fn (int $file) => $file > 9);
         return array_fill_keys(array_slice($files, 0, $free), ['file', '/dev/null', 'r']);
+    }
+
+    /** @return list<string> the command of a process of this package, with the arguments of keep.php */
+    public static function command(string $php, string ...$arguments): array
+    {
+        $options = array_merge(...array_map(static fn (string $option) => ['-d', $option], self::OPTIONS));
+        return [$php, ...$options, __DIR__ . '/keep.php', ...$arguments];
     }
 
     private static function php(): string

@@ -134,6 +134,7 @@ final class Keeping
         if ($order['file'] !== null) {
             $this->file = fopen($order['file'], 'r') ?: null;
         }
+        $order['address'] === null || $this->service->useAddress($order['address']);
         $order['again'] && $this->refresh($id, $this->leases[$id]);
     }
 

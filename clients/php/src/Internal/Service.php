@@ -71,6 +71,28 @@ final class Service
         return $this->transport->url;
     }
 
+    /** As {@see Transport::address()}. */
+    public function address(): ?string
+    {
+        return $this->transport->address();
+    }
+
+    /** As {@see Transport::useAddress()}. */
+    public function useAddress(string $address): void
+    {
+        $this->transport->useAddress($address);
+    }
+
+    /** The address at which the service is now; null if there is no connection. */
+    public function findAddress(): ?string
+    {
+        try {
+            $this->transport->send(new Request('GET', '/', '', null, null, $this->answerTimeout));
+        } catch (LockkeeperException) {
+        }
+        return $this->transport->address();
+    }
+
     public function patience(): Patience
     {
         return new Patience($this->patience, $this->warn(...));

@@ -27,6 +27,12 @@ final class Transport
     /** The address that has won a race, and is the first one from then on. */
     private ?string $good = null;
 
+    /** That of the last connection. */
+    private ?string $address = null;
+
+    /** What finds another address, where no name may be looked up. */
+    private ?Lookup $lookup = null;
+
     private ?\CurlHandle $curl = null;
 
     /** What has the connection. */
@@ -109,18 +115,39 @@ final class Transport
         return $answer;
     }
 
+    /** The address of the last connection to what has a name: the service, or the proxy before it. */
+    public function address(): ?string
+    {
+        return $this->address;
+    }
+
+    /**
+     * From now on this process looks up no name. While a request to this address fails, another process finds the
+     * next one.
+     */
+    public function useAddress(string $address): void
+    {
+        $own = array_diff_key($this->settings(), ['apiKeyFile' => 0]);
+        [$this->good, $this->lookup] = [$address, new Lookup(['apiKey' => ''] + $own)];
+    }
+
     /** Returns curl's code. Nothing was sent on a connection that did not come about: then another address is tried. */
     private function exchange(\CurlHandle $curl, \CurlMultiHandle $multi, Request $request): int
     {
         $until = Clock::now() + $request->within;
         do {
             $good = $this->good;
-            curl_setopt_array($curl, [
-                CURLOPT_CONNECT_TO => $good === null ? [] : ["::$good:"],
+            curl_setopt_array($curl, $this->way($good) + [
                 CURLOPT_TIMEOUT_MS => self::timeout($until - Clock::now()),
             ]);
             $code = $this->run($curl, $multi, $request->meanwhile);
-            if ($good !== null && $good === $this->good && !self::isConnected($curl)) {
+            if (self::isConnected($curl)) {
+                $address = (string) curl_getinfo($curl, CURLINFO_PRIMARY_IP);
+                $this->address = $this->peer() === null || $address === '' ? null : $address;
+            }
+            if ($this->lookup !== null) {
+                $code === CURLE_OK ? $this->lookup->end() : $this->good = $this->lookup->winner() ?? $this->good;
+            } elseif ($good !== null && $good === $this->good && !self::isConnected($curl)) {
                 $this->good = null;
             }
         } while ($good !== $this->good && !self::isConnected($curl) && Clock::now() < $until);
@@ -134,7 +161,9 @@ final class Transport
     private function run(\CurlHandle $curl, \CurlMultiHandle $multi, ?\Closure $meanwhile): int
     {
         $race = null;
-        $due = $this->good === null && $this->socket === '' && $this->proxy === '' ? Clock::now() + Race::STAGGER : INF;
+        $isRace = $this->good === null && $this->socket === '' && $this->proxy === '' || $this->lookup !== null;
+        $due = $isRace ? Clock::now() + Race::STAGGER : INF;
+        $good = $this->good;
         curl_multi_add_handle($multi, $curl);
         while (curl_multi_exec($multi, $isRunning) === CURLM_OK && $isRunning) {
             // Without anything to wait for it returns at once.
@@ -142,9 +171,9 @@ final class Transport
             if (self::isConnected($curl)) {
                 $meanwhile === null || $meanwhile();
             } elseif (Clock::now() >= $due) {
-                $race ??= Race::of($this->url);
-                $this->good = $race->winner();
-                if ($this->good !== null) {
+                $race ??= $this->lookup ?? Race::of($this->url);
+                $this->good = $race->winner() ?? $good;
+                if ($this->good !== $good) {
                     break;
                 }
             }
@@ -152,6 +181,29 @@ final class Transport
         $end = curl_multi_info_read($multi);
         curl_multi_remove_handle($multi, $curl);
         return $end === false ? CURLE_COULDNT_CONNECT : $end['result'];
+    }
+
+    /** @return array<int, list<string>> what curl connects to; null is what the name says */
+    private function way(?string $address): array
+    {
+        $shown = str_contains((string) $address, ':') ? "[$address]" : $address;
+        return match (true) {
+            $address === null => [CURLOPT_CONNECT_TO => []],
+            $this->proxy === '' => [CURLOPT_CONNECT_TO => ["::$shown:"]],
+            default => [CURLOPT_RESOLVE => ["{$this->peer()}:$shown"]],
+        };
+    }
+
+    /** Name and port of what curl connects to; null if that has no name. */
+    private function peer(): ?string
+    {
+        $isProxy = $this->proxy !== '';
+        $url = $isProxy ? preg_replace('~^(?!\w+://)~', 'http://', $this->proxy) : $this->url;
+        $parts = parse_url($url) ?: [];
+        $host = $this->socket === '' ? trim($parts['host'] ?? '', '[]') : '';
+        $isTls = strtolower($parts['scheme'] ?? '') === 'https';
+        $port = $parts['port'] ?? ($isTls ? 443 : ($isProxy ? 1080 : 80));
+        return $host === '' || filter_var($host, FILTER_VALIDATE_IP) ? null : "$host:$port";
     }
 
     /** Whether a connection has come about, so that the request may have been sent. */
