@@ -41,6 +41,35 @@ final class FaultsTest extends TestCase
         return $all + ['one after another' => ['lose', 'html', 'draining']];
     }
 
+    /** On a connection that was used before, curl would repeat the request, and nobody would know. */
+    public function testALostAnswerIsKnownOnAConnectionThatWasUsedBefore(): void
+    {
+        $keys = [self::key('a'), self::key('b')];
+        $proxy = self::faults('keep', 'keep', 'keep', 'lose');
+        $client = $this->client($proxy->url);
+        $client->inspect($keys[0]);
+        $leases = $client->acquireAll($keys, 3, 5); // the first lease is replaced after the second one's grant
+        self::assertSame(['keep', 'keep', 'keep', 'lose', 'pass'], array_slice(array_map(
+            static fn (string $line): string => strtok($line, ' '),
+            $proxy->requests(),
+        ), 0, 5));
+        self::assertTrue($leases->release());
+    }
+
+    public function testOneConnectionIsKept(): void
+    {
+        [, $printed] = self::script('$sockets = fn () => count(preg_grep("/^socket:/", array_map(
+                fn ($file) => (string) @readlink($file), glob("/proc/self/fd/*"))));
+            for ($i = 0; $i < 6; $i++) {
+                $lease = $client->acquire($arguments[0]);
+                $lease->refresh();
+                $lease->release();
+                $open[] = $sockets();
+            }
+            echo count(array_unique($open));', self::key());
+        self::assertSame('1', $printed);
+    }
+
     public function testAWaitThatIsCutHasTheWholePatienceFromThen(): void
     {
         $proxy = self::faults('late-cut', 'cut');

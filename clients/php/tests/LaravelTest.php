@@ -162,13 +162,15 @@ final class LaravelTest extends TestCase
 
     public function testALostAnswerIsNotTakenForOnesOwnWhereAnotherMayHaveTheOwner(): void
     {
-        $name = self::key();
-        $proxy = self::faults('pass', 'lose', 'pass', 'pass');
-        $lock = $this->cache($this->client($proxy->url))->lock($name, 10, 'me');
-        $failure = $this->thrown(ServiceUnavailable::class, fn () => $lock->get());
-        self::assertSame(Outcome::Unknown, $failure->outcome);
-        self::assertTrue($this->client()->inspect($name)->isHeld);
-        self::assertFalse($lock->get());
+        foreach (['pass', 'keep'] as $look) {
+            $name = self::key();
+            $proxy = self::faults($look, 'lose', 'pass', 'pass');
+            $lock = $this->cache($this->client($proxy->url))->lock($name, 10, 'me');
+            $failure = $this->thrown(ServiceUnavailable::class, fn () => $lock->get());
+            self::assertSame(Outcome::Unknown, $failure->outcome);
+            self::assertTrue($this->client()->inspect($name)->isHeld);
+            self::assertFalse($lock->get());
+        }
         $lose = ['cut', ...array_fill(0, 9, 'lose')]; // the other one comes in behind the look
         $proxy = self::faults('pass', ...$lose);
         $late = $this->cache($this->client($proxy->url, patience: 0.1))->lock($name = self::key(), 10, 'you');

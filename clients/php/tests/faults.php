@@ -21,14 +21,25 @@ while (true) {
     if ($client === false) {
         continue; // No TLS came about.
     }
-    $request = received($client);
-    if ($request !== '') {
+    do {
+        $request = received($client);
+        if ($request === '') {
+            break;
+        }
         $fault = array_shift($faults) ?? 'pass';
         echo $fault, ' ', strtok($request, "\r"), ' ', preg_match('/^lock-token: (.*?)\r/im', $request, $found)
             ? $found[1] : '-', ' ', explode("\r\n\r\n", $request, 2)[1] ?? '', "\n";
         fwrite($client, answer($fault, $request, $client, $upstream));
-    }
+    } while ($fault === 'keep' && isNext($client, $listener));
     fclose($client);
+}
+
+/** Whether this connection is used before another one is made. */
+function isNext($client, $listener): bool
+{
+    [$read, $none] = [[$client, $listener], null];
+    stream_select($read, $none, $none, null);
+    return !in_array($listener, $read, true);
 }
 
 /** What the client is told instead of the answer, or the answer. */
@@ -36,6 +47,8 @@ function answer(string $fault, string $request, $client, string $upstream): stri
 {
     return match ($fault) {
         'pass' => passed($request, $upstream),
+        // The connection stays open.
+        'keep' => preg_replace('/^connection: close\r\n/im', '', passed($request, $upstream)),
         'late' => passed($request, $upstream) . (usleep(700_000) ?? ''),
         'slow' => slowly($request, $upstream),
         'lose' => passed($request, $upstream, ''),

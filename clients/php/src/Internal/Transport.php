@@ -87,8 +87,9 @@ final class Transport
             CURLOPT_CONNECTTIMEOUT_MS => self::timeout($this->connectTimeout + Race::STAGGER),
             CURLOPT_NOSIGNAL => true,
             // On a connection that was used before, curl itself repeats what was not answered: a forced release could
-            // end the next lease, and a release would not know that an earlier request may have been it.
-            CURLOPT_FRESH_CONNECT => $request->method === 'DELETE',
+            // end the next lease, and neither an acquire nor a release would know that an earlier request may have
+            // been it.
+            CURLOPT_FRESH_CONNECT => in_array($request->method, ['POST', 'DELETE'], true),
             CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
                 if (preg_match('/^retry-after:\s*(\d+)/i', $line, $found)) {
                     $retryAfter = (float) $found[1];
@@ -246,7 +247,9 @@ final class Transport
         $this->pid = $pid;
         $curl ??= curl_init();
         curl_reset($curl);
-        return [$curl, $multi ?? curl_multi_init()];
+        $multi ??= curl_multi_init();
+        curl_multi_setopt($multi, CURLMOPT_MAXCONNECTS, 1); // The newest one is kept.
+        return [$curl, $multi];
     }
 
     /** In milliseconds; 0 would be none. */
