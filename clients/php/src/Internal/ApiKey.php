@@ -10,6 +10,9 @@ final class ApiKey
     /** Bytes of a file with an API key. */
     private const LONGEST = 4096;
 
+    /** The only text that a header may have. */
+    private const FORM = '/^[\x20-\x7e]+$/D';
+
     /** @param string $file empty for none */
     private function __construct(private ?Secret $key, private readonly string $file = '')
     {
@@ -38,7 +41,7 @@ final class ApiKey
     {
         $text = $this->file === '' ? '' : @file_get_contents($this->file, length: self::LONGEST);
         $text = rtrim((string) $text, "\r\n");
-        if ($text !== '') {
+        if (preg_match(self::FORM, $text)) {
             $this->key = new Secret($text); // Else it is being replaced, and the one before still counts.
         }
         return $this->key?->text();
