@@ -181,7 +181,7 @@ final class GrantTest extends TestCase
         foreach (['connectTimeout' => NAN, 'answerTimeout' => 0.0, 'patience' => -1.0] as $name => $seconds) {
             $this->thrown(\InvalidArgumentException::class, fn () => $this->client(...[$name => $seconds]));
         }
-        foreach ([1e17, 1e300, NAN, -1.0, 0.0] as $ttl) {
+        foreach ([1e17, 1e300, -1.0, 0.0] as $ttl) {
             $this->thrown(RequestRefused::class, fn () => $client->acquire(self::key(), $ttl));
         }
     }

@@ -4,7 +4,11 @@ declare(strict_types=1);
 
 namespace Lockkeeper\Tests;
 
+use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Duration;
+use Lockkeeper\Internal\Holding;
+use Lockkeeper\Internal\Ticket;
+use Lockkeeper\Internal\Token;
 use Lockkeeper\LockClient;
 
 /** How a client finds its service: variables, files, unix sockets; and times as texts. */
@@ -74,6 +78,20 @@ final class SettingsTest extends TestCase
             $wrong = $this->thrown(\InvalidArgumentException::class, fn () => Duration::of($text));
             self::assertStringContainsString('90s, 1h30m or 500ms', $wrong->getMessage());
         }
+    }
+
+    public function testNanIsNoDuration(): void
+    {
+        $client = $this->client();
+        $holder = $client->acquire($key = self::key());
+        $calls = [
+            fn () => $client->acquire($key, 30, NAN),
+            fn () => $client->acquire(self::key(), NAN),
+            fn () => $client->hold(self::key(), 15, longest: NAN),
+            fn () => (new Claim(Holding::own($client->service(), new Ticket($key, Token::random())), 30))->acquire(NAN),
+        ];
+        array_map(fn ($call) => $this->thrown(\InvalidArgumentException::class, $call), $calls);
+        self::assertTrue($holder->release());
     }
 
     public function testTimesMayBeTexts(): void

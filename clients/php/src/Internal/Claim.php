@@ -57,6 +57,7 @@ final class Claim
      */
     public function acquire(?float $wait): Grant
     {
+        $wait = Duration::of($wait); // The frameworks have not asked.
         if ($this->onWait !== null && $wait !== 0.0) {
             $this->progress = new Progress($this->holding->service, $this->holding->ticket()->key, $this->onWait);
         }

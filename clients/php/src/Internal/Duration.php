@@ -17,12 +17,12 @@ final class Duration
      *
      * @return ($time is null ? null : float)
      *
-     * @throws \InvalidArgumentException it is another text
+     * @throws \InvalidArgumentException it is another text, or NAN
      */
     public static function of(float|string|null $time): ?float
     {
         if (!is_string($time)) {
-            return $time;
+            return is_nan($time ?? 0.0) ? throw new \InvalidArgumentException('NAN is no duration.') : $time;
         }
         $text = preg_match('/^' . self::NUMBER . '$/D', $time) ? "{$time}s" : $time;
         $part = '(' . self::NUMBER . ')(ms|[smhd])';

@@ -15,6 +15,7 @@ use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\Exception\WaitCancelled;
 use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Clock;
+use Lockkeeper\Internal\Duration;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
@@ -116,7 +117,7 @@ final class LockkeeperLock extends Lock
      */
     public function block($seconds, $callback = null): mixed
     {
-        $until = Clock::now() + $seconds;
+        $until = Clock::now() + Duration::of($seconds);
         while (!$this->attempt(max(0.0, $until - Clock::now()))) {
             if (Clock::now() >= $until) {
                 $name = Keys::shown((string) $this->name);
