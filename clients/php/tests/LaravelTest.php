@@ -154,6 +154,20 @@ final class LaravelTest extends TestCase
         self::assertTook(2.0, $began);
     }
 
+    public function testACallbackThatIsAGeneratorIsRefused(): void
+    {
+        $work = function (): \Generator {
+            yield self::fail('it runs');
+        };
+        $lock = $this->cache()->lock(self::key(), 10);
+        $funnel = $this->cache()->funnel(self::key())->limit(1);
+        $calls = [fn () => $lock->get($work), fn () => $lock->block(1, $work), fn () => $funnel->then($work)];
+        array_map(fn ($call) => $this->thrown(\InvalidArgumentException::class, $call), $calls);
+        self::assertSame('free', $funnel->then(fn () => 'free'));
+        self::assertSame('free', $lock->get(fn () => 'free'));
+        $this->thrown(\InvalidArgumentException::class, fn () => $lock->block(NAN));
+    }
+
     public function testALostAnswerIsNotTakenForAnotherOfOneOwner(): void
     {
         $proxy = self::faults('lose');

@@ -286,4 +286,18 @@ final class LeaseTest extends TestCase
         $lease->refresh();
         self::assertTrue($lease->release());
     }
+
+    public function testWorkThatIsAGeneratorIsRefused(): void
+    {
+        $work = function (): \Generator {
+            yield self::fail('it runs');
+        };
+        $client = $this->client();
+        foreach (['withLock', 'withHold'] as $verb) {
+            $key = self::key();
+            $refused = $this->thrown(\InvalidArgumentException::class, fn () => $client->$verb($key, $work));
+            self::assertStringContainsString('generator', $refused->getMessage());
+            self::assertFalse($client->inspect($key)->isHeld);
+        }
+    }
 }

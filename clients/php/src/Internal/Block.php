@@ -30,12 +30,30 @@ final class Block
             throw new LockLost("$name: the lease ended before the work could begin", $lease->key());
         }
         try {
-            $done = $work($lease);
+            $done = self::done($work($lease));
         } catch (\Throwable $failure) {
             $lease->giveBack(); // The loss of the lease would hide what the work threw.
             throw $failure;
         }
         $lease->conclude();
         return $done;
+    }
+
+    /**
+     * What the work has returned.
+     *
+     * @template T
+     *
+     * @param T $returned
+     *
+     * @return T
+     *
+     * @throws \InvalidArgumentException a generator: nothing of the work has run
+     */
+    public static function done(mixed $returned): mixed
+    {
+        return $returned instanceof \Generator
+            ? throw new \InvalidArgumentException('The work is a generator, which would run after the lease has ended.')
+            : $returned;
     }
 }

@@ -9,6 +9,7 @@ use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
+use Lockkeeper\Internal\Block;
 use Lockkeeper\Internal\Keys;
 use Lockkeeper\Lease;
 use Lockkeeper\LockClient;
@@ -84,7 +85,7 @@ final class LockkeeperLimiter
             return $failure === null ? throw $timeout : $failure($timeout);
         }
         try {
-            return $callback();
+            return Block::done($callback());
         } finally {
             $lease->giveBack();
         }

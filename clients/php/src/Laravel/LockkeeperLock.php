@@ -13,6 +13,7 @@ use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\Exception\WaitCancelled;
+use Lockkeeper\Internal\Block;
 use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Clock;
 use Lockkeeper\Internal\Duration;
@@ -295,7 +296,7 @@ final class LockkeeperLock extends Lock
     private function during(callable $callback): mixed
     {
         try {
-            return $callback();
+            return Block::done($callback());
         } finally {
             if (!$this->isOfParent()) {
                 $this->isReleased = true;
