@@ -37,6 +37,9 @@ final class LockClient
     /** The URL of a service with the default settings. */
     private const LOCAL = 'http://127.0.0.1:8080';
 
+    /** The highest number of a signal. */
+    private const SIGNALS = 64;
+
     private readonly Service $service;
 
     /**
@@ -315,6 +318,9 @@ final class LockClient
         [$ttl, $wait, $longest] = array_map(Duration::of(...), [$ttl, $wait, $longest]);
         if ($children && $signal !== null) {
             throw new \InvalidArgumentException('A lease that children keep as well has no signal.');
+        }
+        if ($signal !== null && ($signal < 1 || $signal > self::SIGNALS)) {
+            throw new \InvalidArgumentException('A signal has a number from 1 to ' . self::SIGNALS . '.');
         }
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
         $holding = Holding::own($this->service, $ticket);

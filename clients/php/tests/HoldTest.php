@@ -204,6 +204,14 @@ final class HoldTest extends TestCase
         self::assertSame(7, proc_close($process));
     }
 
+    public function testANumberThatIsNoSignalIsRefused(): void
+    {
+        foreach ([999, 65, 0, -1] as $signal) {
+            $hold = fn () => $this->client()->hold(self::key(), signal: $signal);
+            $this->thrown(\InvalidArgumentException::class, $hold);
+        }
+    }
+
     public function testARefreshThatFailsIsRepeatedWhileTheLeaseLasts(): void
     {
         $proxy = self::faults('pass', 'html', 'cut', 'not-acquired');
