@@ -268,6 +268,13 @@ final class FaultsTest extends TestCase
         self::assertCount(2, preg_grep($warning, $this->warnings));
     }
 
+    public function testAUrlThatIsNoneIsRefused(): void
+    {
+        $acquire = fn () => $this->client('http://127.0.0.1:99999')->acquire('key', wait: 5);
+        $refused = $this->thrown(RequestRefused::class, $acquire);
+        self::assertStringContainsString('no answer from http://127.0.0.1:99999 ', $refused->getMessage());
+    }
+
     public function testAServiceThatIsDownIsToldAtOnce(): void
     {
         $client = $this->client('http://127.0.0.1:1');

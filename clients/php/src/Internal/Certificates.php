@@ -7,8 +7,8 @@ namespace Lockkeeper\Internal;
 /** @internal The files of TLS: the authorities that are trusted, and the certificate that this client shows. */
 final class Certificates
 {
-    /** Codes of curl for a file here, or a certificate of either side, that will not do. */
-    private const REFUSED = [51, 58, 60, 77, 83, 98];
+    /** Codes of curl for a URL, a file here, or a certificate of either side, that will not do. */
+    private const REFUSED = [3, 51, 58, 60, 77, 83, 98];
 
     /**
      * @param string $ca   a PEM file with the only authorities to trust; empty for those of curl
