@@ -8,6 +8,7 @@ use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
+use Lockkeeper\Exception\WaitCancelled;
 use PHPUnit\Framework\Attributes\DataProvider;
 
 /** What a client makes of lost answers, proxies, and services that are away. */
@@ -84,6 +85,16 @@ final class FaultsTest extends TestCase
         $proxy = self::faults('lose-unknown');
         $this->client($proxy->url)->acquire(self::key());
         self::assertTook(1.0, $began);
+    }
+
+    public function testAClaimThatIsSupersededPausesNoLongerThanItWaits(): void
+    {
+        foreach ([0.0, 1.5] as $wait) {
+            $proxy = self::faults('long-superseded', 'long-superseded', 'long-superseded');
+            $began = microtime(true);
+            $this->thrown(WaitCancelled::class, fn () => $this->client($proxy->url)->acquire(self::key(), 5, $wait));
+            self::assertTook($wait, $began);
+        }
     }
 
     public function testALeaseWhoseAnswerIsLateBeginsAnew(): void

@@ -69,6 +69,7 @@ function answer(string $fault, string $request, $client, string $upstream): stri
         'swallow' => (string) stream_get_contents($client),
         'cancelled' => problem('wait_cancelled', 0, ['waited_ms' => 1], 409),
         'superseded' => problem('superseded', 1, ['waited_ms' => 1], 409),
+        'long-superseded' => problem('superseded', 60, ['waited_ms' => 1], 409),
         'quota' => problem('quota_exceeded', 3, [], 429),
         'unauthenticated' => problem('unauthenticated', 0, [], 401),
         'gateway-401' => json(401, ['code' => 'unauthorized', 'detail' => 'of a gateway']),

@@ -135,7 +135,7 @@ final class Claim
                 $isOver = $cancelled->retryAfter === null || ++$superseded >= self::SUPERSEDED;
                 $this->inDoubt = $before || $cancelled->retryAfter !== null;
                 $isOver ? throw $cancelled : $patience->renew();
-                Clock::sleep($cancelled->retryAfter);
+                Clock::sleep(min($cancelled->retryAfter, $until - Clock::now()));
             } catch (RequestRefused $refused) {
                 $this->inDoubt = $before || $refused->outcome === Outcome::Unknown;
                 $isFirst && !$this->inDoubt && $this->holding->takeBack();
