@@ -63,12 +63,16 @@ async fn nothing_is_granted(nodes: usize, way: Way) {
         assert!(way == Way::Killed || outcome == "unknown", "{answer:?}");
     }
     for verb in 0..4 {
+        // Half of the nodes know for certain that a token has no majority, once both answer in time.
+        if nodes == 4 && verb < 2 {
+            eventually(PATIENCE, async || (ask(&http, verb).await.told() == lost()).then_some(()))
+                .await;
+            continue;
+        }
         let began = Instant::now();
         let answer = ask(&http, verb).await;
         slowest = slowest.max(began.elapsed());
-        // Half of the nodes know for certain that a token has no majority.
-        let expected = if nodes == 4 && verb < 2 { lost() } else { unavailable() };
-        assert_eq!(answer.told(), expected, "{answer:?}");
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
     }
     assert!(slowest < AT_ONCE, "{slowest:?}");
     for node in 0..2 {
