@@ -42,7 +42,11 @@ impl Stage {
     }
 
     fn agent_with(&self, name: &str, options: &[&str]) -> Agent {
-        let mut agent = Agent::start(&self.http().url(), options);
+        self.agent_at(&self.http().url(), name, options)
+    }
+
+    fn agent_at(&self, url: &str, name: &str, options: &[&str]) -> Agent {
+        let mut agent = Agent::start(url, options);
         let client = json!({ "name": name, "version": "1" });
         let hello = agent.ask(
             "initialize",
@@ -129,6 +133,11 @@ impl Agent {
             assert_eq!(heard["method"], "notifications/progress", "{heard}");
             self.progress.push(heard["params"].clone());
         }
+    }
+
+    /// The answer to a request, after those to others.
+    fn answer_among_others(&mut self, id: u64) -> Value {
+        std::iter::repeat_with(|| self.hear()).find(|heard| heard["id"] == id).unwrap()
     }
 
     fn ask(&mut self, method: &str, params: Value) -> Value {

@@ -27,6 +27,7 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::slots::{Share, Slots};
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::wire::StatusBody;
 
 /// The longest wait, in seconds: shorter than the minute for which harnesses wait for an answer.
@@ -170,12 +171,12 @@ fn alike(share: Share) -> (u16, u16) {
     (share.slots.number(), share.units)
 }
 
-/// What came of a claim, and the keys that it acquired.
+/// What came of a claim, and the leases that it acquired.
 async fn claim(
     session: &AgentSession,
     asked: &Asked,
     call: &RequestContext<RoleServer>,
-) -> Result<(String, Vec<LockKey>), String> {
+) -> Result<(String, Vec<(LockKey, FencingToken)>), String> {
     let claimant = claimant(session, asked, call)?;
     let began = Moment::now();
     let acquired = tokio::select! {
@@ -193,9 +194,9 @@ async fn claim(
         Ok((sent, granted)) => {
             let leases = leases(session, asked, &claimant, (sent, &granted));
             let told = words::acquired(&leases, began, granted.capped);
-            let keys: Vec<_> = leases.iter().map(|(key, _)| key.clone()).collect();
+            let acquired = leases.iter().map(|(key, lease)| (key.clone(), lease.number)).collect();
             session.add(leases);
-            Ok((told, keys))
+            Ok((told, acquired))
         }
         Err(Failure { code: exit::BUSY, .. }) => {
             let waited = !asked.wait.is_zero();

@@ -204,9 +204,12 @@ impl AgentSession {
         self.places.borrow_mut().remove(asked).map(|(token, _)| token)
     }
 
-    /// Releases a lease, whose loss is an answer too. What is not released expires.
-    pub(super) async fn release(&self, key: &LockKey) -> Released {
-        let Some(lease) = self.leases.borrow_mut().remove(key) else { return Released::NotHeld };
+    /// Releases the lease of a key, if it is the one that is named, whose loss is an answer too. What
+    /// is not released expires.
+    pub(super) async fn release(&self, key: &LockKey, number: Option<FencingToken>) -> Released {
+        let is_named = |lease: &Lease| number.is_none_or(|number| number == lease.number);
+        let Some(lease) = self.lease(key).filter(is_named) else { return Released::NotHeld };
+        self.leases.borrow_mut().remove(key);
         let id = LeaseId { key, token: &lease.token, fencing_token: Some(lease.number) };
         match self.client.release(id).await {
             Ok(()) => Released::Done(lease),
@@ -246,7 +249,7 @@ impl AgentSession {
             }
         };
         let leases = self.leases();
-        let released = join_all(leases.iter().map(|(key, _)| self.release(key)));
+        let released = join_all(leases.iter().map(|(key, _)| self.release(key, None)));
         let _ = timeout(LEAVE_TIME, join(claims, released)).await;
     }
 }

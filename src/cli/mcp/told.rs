@@ -1,6 +1,7 @@
 //! The answer to a call, and what follows from it.
 
 use crate::lock::key::LockKey;
+use crate::lock::token::FencingToken;
 
 /// The answer to a call.
 #[derive(Debug, Default)]
@@ -8,8 +9,8 @@ pub(super) struct Told {
     pub(super) text: String,
     /// The keys that the call named.
     pub(super) about: Vec<LockKey>,
-    /// Those that it acquired.
-    pub(super) acquired: Vec<LockKey>,
+    /// The leases that it acquired.
+    pub(super) acquired: Vec<(LockKey, FencingToken)>,
 }
 
 impl From<String> for Told {

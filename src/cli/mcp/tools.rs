@@ -144,7 +144,8 @@ impl ServerHandler for Tools {
         let mut said = self.0.news();
         if context.ct.is_cancelled() {
             // Nobody reads the answer.
-            join_all(told.acquired.iter().map(|key| self.0.release(key))).await;
+            let acquired = told.acquired.iter();
+            join_all(acquired.map(|(key, number)| self.0.release(key, Some(*number)))).await;
         } else {
             self.0.has_told(&told.about);
         }
@@ -162,7 +163,7 @@ async fn release(session: &AgentSession, asked: ReleaseCall) -> Result<Told, Str
         (None, None, true) => session.leases().into_iter().map(|(key, _)| key).collect::<Vec<_>>(),
         _ => return Err("name one `key`, several in `keys`, or set `all`".to_owned()),
     };
-    let told = keys.iter().map(async |key| match session.release(key).await {
+    let told = keys.iter().map(async |key| match session.release(key, None).await {
         Released::Done(lease) => {
             format!("Released '{key}' after {}.", words::since(lease.since))
         }

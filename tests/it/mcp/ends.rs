@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::mcp::{Stage, serving, text};
+use crate::support::gate::Gate;
 use crate::support::{PATIENCE, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,6 +103,30 @@ async fn a_cancelled_call_leaves_the_line() {
     assert!(two.call("acquire", waits).starts_with("Acquired 'k'"));
 }
 
+/// The cancelled call renews what it has acquired, while two others release that and acquire anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_call_leaves_the_lease_that_another_has_acquired_meanwhile() {
+    let stage = Stage::new();
+    let gate = Gate::before(stage.service.address().port(), "PUT").await;
+    let mut agent = stage.agent_at(&gate.url(), "one", &[]);
+    let call = |purpose| json!({ "key": "k", "purpose": purpose, "wait_seconds": 10 });
+    let cancelled = agent.begin_call("acquire", call("first"));
+    gate.holds().await;
+    let number = async || stage.state("k").await["fencing_token"].as_u64();
+    let first = number().await.unwrap();
+    agent.begin_call("release", json!({ "key": "k" }));
+    let second = agent.begin_call("acquire", call("second"));
+    let next = async || number().await.filter(|number| *number > first);
+    let has = eventually(PATIENCE, next).await;
+    agent.cancel(cancelled);
+    agent.answer_among_others(second);
+    gate.open();
+    let shown = agent.begin_call("status", json!({ "key": "k" }));
+    let told = text(&agent.answer_among_others(shown)).0;
+    assert!(told.contains(&format!("This session has 'k' (fencing token {has})")), "{told}");
+    assert_eq!(number().await, Some(has));
+}
+
 /// Every moment of a cancellation: before the request, in line, at the grant, after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_meets_its_cancellation_is_given_back_or_known() {
@@ -121,13 +146,8 @@ async fn a_grant_that_meets_its_cancellation_is_given_back_or_known() {
     // A lease whose answer was on its way is the session's: it is renewed, and shown.
     let known = || {
         let id = agent.begin_call("status", json!({}));
-        let shown = loop {
-            // The answers to some of the cancelled calls come before.
-            let heard = agent.hear();
-            if heard["id"] == id {
-                break text(&heard).0.matches("This session has 'k-").count();
-            }
-        };
+        // The answers to some of the cancelled calls come before.
+        let shown = text(&agent.answer_among_others(id)).0.matches("This session has 'k-").count();
         let http = stage.http();
         async move {
             let locks = http.get("/locks").await.json()["locks"].clone();

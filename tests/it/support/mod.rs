@@ -3,6 +3,7 @@
 pub(crate) mod certificates;
 pub(crate) mod fenced;
 pub(crate) mod fleet;
+pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod openapi;
 pub(crate) mod packages;
