@@ -39,7 +39,7 @@ const MOST_OF_A_CALL: u64 = 64 * 1024 * 1024;
 /// it; the keys of a session that is gone are free after the TTL. A call without a file passes.
 ///
 /// Exit codes: 0 with nothing on standard output: the call passes; 0 with JSON: what the harness
-/// has to do; 2 and a sentence: wrong usage, which a harness takes as a denial.
+/// has to do; 2 and a sentence: a failure, which a harness takes as a denial.
 #[derive(Args, Debug)]
 pub(super) struct Hook {
     /// Key of a file: {repo} is its repository, the same for all of its worktrees and clones, and
@@ -72,11 +72,7 @@ enum Verdict {
 }
 
 pub(super) fn hook(hook: &Hook) -> u8 {
-    runtime::command(hook.remote.voice(), async {
-        let done = hook.run().await;
-        // Any other exit code would let the call pass.
-        done.map_err(|failure| Failure { code: exit::WRONG_USAGE, ..failure })
-    })
+    runtime::for_harness(hook.remote.voice(), hook.run())
 }
 
 impl Hook {

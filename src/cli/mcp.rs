@@ -61,14 +61,13 @@ pub(super) struct Mcp {
 
 pub(super) fn mcp(mcp: Mcp) -> u8 {
     let voice = mcp.remote.voice();
-    runtime::command(voice, async {
+    runtime::for_harness(voice, async {
         if stdin().is_terminal() {
             voice.complain(|| "waiting for a client of the Model Context Protocol; Ctrl-D ends it");
         }
         // The library spawns a task for each call; they end with the set.
         let tasks = LocalSet::new();
-        let done = tasks.run_until(Box::pin(mcp.run())).await;
-        done.map_err(|failure| Failure { code: exit::WRONG_USAGE, ..failure })
+        tasks.run_until(Box::pin(mcp.run())).await
     })
 }
 

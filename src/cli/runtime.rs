@@ -13,7 +13,17 @@ const DESCRIPTORS: usize = 24;
 
 /// Runs a command to its end, reports why it failed, and returns its exit code.
 pub(super) fn command(voice: Voice, command: impl Future<Output = Result<u8, Failure>>) -> u8 {
+    ended(voice, run(command).map_err(Failure::from).flatten())
+}
+
+/// The same for the harness of an agent: it takes 2 for a denial, and would let a call pass after
+/// any other failure.
+pub(super) fn for_harness(voice: Voice, command: impl Future<Output = Result<u8, Failure>>) -> u8 {
     let done = run(command).map_err(Failure::from).flatten();
+    ended(voice, done.map_err(|failure| Failure { code: exit::WRONG_USAGE, ..failure }))
+}
+
+fn ended(voice: Voice, done: Result<u8, Failure>) -> u8 {
     let code = done.unwrap_or_else(|failure| failure.say(voice, exit::BUSY));
     flush();
     code

@@ -1,13 +1,14 @@
 //! `lockkeeper hook`, as the harness of a coding agent runs it: never two sessions at one file, a
 //! denial that names the holder, nothing held after the end.
 
+mod faults;
 mod long;
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -73,11 +74,29 @@ impl Stage {
     fn ran(&self, options: &[&str], url: &str, input: &Value) -> Output {
         let mut hook = command(BINARY);
         hook.arg("hook").args(options).env("LOCKKEEPER_URL", url);
+        self.fed(hook, input)
+    }
+
+    /// Runs a command, as a harness does, and says this to it.
+    fn fed(&self, hook: Command, input: &Value) -> Output {
+        self.begun(hook, input).wait_with_output().unwrap()
+    }
+
+    fn begun(&self, mut hook: Command, input: &Value) -> Child {
         hook.env("XDG_RUNTIME_DIR", self.directory.path());
         hook.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut hook = hook.spawn().unwrap();
-        hook.stdin.take().unwrap().write_all(input.to_string().as_bytes()).unwrap();
-        hook.wait_with_output().unwrap()
+        // A command that fails at once may not read it.
+        let _ = hook.stdin.take().unwrap().write_all(input.to_string().as_bytes());
+        hook
+    }
+
+    /// The number of renewals by now, if there were some.
+    async fn renewals(&self) -> Option<String> {
+        let metrics = self.http().get("/metrics").await.body;
+        let metrics = String::from_utf8(metrics.to_vec()).unwrap();
+        let name = "lockkeeper_refresh_total{outcome=\"ok\"} ";
+        metrics.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
     }
 
     async fn held(&self) -> Vec<String> {
@@ -194,28 +213,22 @@ async fn what_could_not_be_released_is_released_by_the_next_end() {
 async fn every_call_renews_what_its_session_holds() {
     let stage = Stage::new();
     let [cart, order] = ["cart", "order"].map(|name| stage.path(&format!("shop/src/{name}.rs")));
-    let refreshed = async || {
-        let metrics = stage.http().get("/metrics").await.body;
-        let metrics = String::from_utf8(metrics.to_vec()).unwrap();
-        let name = "lockkeeper_refresh_total{outcome=\"ok\"} ";
-        metrics.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
-    };
     assert_eq!(stage.said("one", "PreToolUse", &cart), None);
     assert_eq!(stage.said("one", "PreToolUse", &order), None);
-    assert_eq!(refreshed().await, None, "nearly all of its time is left");
+    assert_eq!(stage.renewals().await, None, "nearly all of its time is left");
     // Soon half of the shortest TTL is over.
     eventually(PATIENCE, async || {
         assert_eq!(stage.said_with(&["--ttl", "100ms"], "one", "PreToolUse", &order), None);
-        refreshed().await
+        stage.renewals().await
     })
     .await;
     // One without a file too.
-    let before = refreshed().await;
+    let before = stage.renewals().await;
     let shell = input("one", "PreToolUse", &json!({ "command": "make" }));
     eventually(PATIENCE, async || {
         let ran = stage.ran(&["--ttl", "100ms"], &stage.http().url(), &shell);
         assert_eq!((ran.status.code(), ran.stdout.len()), (Some(0), 0), "{ran:?}");
-        (refreshed().await != before).then_some(())
+        (stage.renewals().await != before).then_some(())
     })
     .await;
 }
