@@ -1,6 +1,9 @@
 //! The key of a file: its repository, and its path in there.
 
+use std::env::vars_os;
+use std::fmt::Display;
 use std::fs::{canonicalize, read_link, read_to_string};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -16,9 +19,9 @@ const PATH: &str = "{path}";
 pub(super) fn key(form: &str, call: &Call) -> Result<Option<LockKey>, String> {
     let of_file = form.contains(REPO) || form.contains(PATH);
     let (repo, path) = match &call.file {
-        Some(file) => place(&real(&call.directory.join(file))),
-        None if of_file => return Ok(None),
-        None => Default::default(),
+        _ if !of_file => Default::default(),
+        Some(file) => place(&real(&call.directory.join(file)))?,
+        None => return Ok(None),
     };
     let filled = |repo: &str, path: &str| form.replace(REPO, repo).replace(PATH, path);
     // No key can have what is too long, or the name `refresh` at its end.
@@ -66,16 +69,16 @@ fn resolved(file: &Path, links: usize) -> PathBuf {
 }
 
 /// The repository of a file and its path in there. One outside of all repositories is of its host.
-fn place(file: &Path) -> (String, String) {
+fn place(file: &Path) -> Result<(String, String), String> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     for root in file.ancestors().skip(1) {
         let Some(common) = common_directory(&root.join(".git")) else { continue };
         let path = file.strip_prefix(root).unwrap_or(file);
-        let origin = remote(root).and_then(|url| origin(&url));
+        let origin = remote(root)?.and_then(|url| origin(&url));
         let of_host = || segments(&[Path::new(&host), common.parent().unwrap_or(&common)]);
-        return (origin.unwrap_or_else(of_host), segments(&[path]));
+        return Ok((origin.unwrap_or_else(of_host), segments(&[path])));
     }
-    (host, segments(&[file]))
+    Ok((host, segments(&[file])))
 }
 
 /// The directory that all worktrees of a repository share, by the `.git` of one of them.
@@ -89,14 +92,31 @@ fn common_directory(git: &Path) -> Option<PathBuf> {
     Some(real(&common.map_or_else(|_| own.clone(), |common| own.join(common.trim()))))
 }
 
-/// The URL of the remote `origin` of a repository, as its Git reads its settings.
-fn remote(root: &Path) -> Option<String> {
+/// The exit code of Git, since 2.30, about a remote that a repository does not have.
+const NO_SUCH_REMOTE: i32 = 2;
+
+/// The URL of the remote `origin` of a repository, as its Git reads its settings: those of the
+/// repository and its user, also if it belongs to another user, and whatever the variables name.
+/// Only a Git that knows of no such remote says that there is none.
+fn remote(root: &Path) -> Result<Option<String>, String> {
     let mut git = Command::new("git");
-    git.arg("-C").arg(root).args(["ls-remote", "--get-url", "origin"]);
-    git.env_remove("GIT_DIR").env_remove("GIT_WORK_TREE").stdin(Stdio::null());
-    let url = String::from_utf8(git.output().ok()?.stdout).ok()?;
-    // Without such a remote it repeats the name.
-    Some(url.trim().to_owned()).filter(|url| !["", "origin"].contains(&&**url))
+    git.args(["-c", "safe.directory=*", "-C"]).arg(root);
+    git.args(["remote", "get-url", "origin"]).stdin(Stdio::null());
+    for (name, _) in vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"GIT_")) {
+        git.env_remove(name);
+    }
+    let failed = |why: &dyn Display| {
+        format!("git does not tell the remote of the repository in {}: {why}", root.display())
+    };
+    let ran = git.output().map_err(|error| failed(&error))?;
+    match ran.status.code() {
+        Some(0) => {
+            let url = String::from_utf8(ran.stdout).map_err(|error| failed(&error))?;
+            Ok(Some(url.trim().to_owned()))
+        }
+        Some(NO_SUCH_REMOTE) => Ok(None),
+        _ => Err(failed(&String::from_utf8_lossy(&ran.stderr).trim())),
+    }
 }
 
 /// The host and path of a remote, which all clones share: without protocol, user, port and `.git`.

@@ -1,11 +1,12 @@
 //! Faults around `lockkeeper hook`: a git that fails, a call that meets the end of its turn, calls
 //! that are killed or denied, an end without the service.
 
+use std::os::unix::fs::chown;
 use std::process::{Command, Output};
 
 use serde_json::json;
 
-use crate::hook::{Stage, input};
+use crate::hook::{Stage, denial, input};
 use crate::support::process::{BINARY, command};
 
 impl Stage {
@@ -17,10 +18,68 @@ impl Stage {
     }
 }
 
+fn hook(variables: &[(&str, &str)]) -> Command {
+    let mut hook = command(BINARY);
+    hook.arg("hook").envs(variables.iter().copied());
+    hook
+}
+
 fn assert_denied_by_a_failure(ran: &Output, told: &str) {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert_eq!((ran.status.code(), ran.stdout.len()), (Some(2), 0), "{said}");
     assert!(said.contains(told), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_has_one_name_whatever_the_variables_are_and_whoever_owns_it() {
+    let stage = Stage::new();
+    assert_eq!(stage.said("one", "PreToolUse", &stage.path("shop/src/cart.rs")), None);
+    let beside = stage.path("beside");
+    std::fs::create_dir(&beside).unwrap();
+    stage.git("beside", &["init", "-q"]);
+    let beside = beside.join(".git");
+    let beside = beside.to_str().unwrap();
+    let denied = |variables: &[(&str, &str)]| {
+        let ran = stage.ran_by(hook(variables), "two", "shop/src/cart.rs");
+        assert!(ran.stderr.is_empty(), "{variables:?}: {ran:?}");
+        denial(Some(serde_json::from_slice(&ran.stdout).expect("a denial")));
+    };
+    for name in ["GIT_DIR", "GIT_COMMON_DIR", "GIT_CONFIG_GLOBAL", "GIT_NAMESPACE"] {
+        denied(&[(name, beside)]);
+    }
+    denied(&[
+        ("GIT_CONFIG_COUNT", "1"),
+        ("GIT_CONFIG_KEY_0", "remote.origin.url"),
+        ("GIT_CONFIG_VALUE_0", "x:y"),
+    ]);
+    // Only root can give it away.
+    let shop = stage.path("shop");
+    if [&shop, &shop.join(".git")].iter().all(|path| chown(path, Some(1234), None).is_ok()) {
+        denied(&[]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_git_that_does_not_tell_the_remote_is_no_repository_without_one() {
+    let stage = Stage::new();
+    let without_git = |options: &[&str], file| {
+        let mut hook = command("env");
+        hook.args(["PATH=/nowhere", BINARY, "hook"]).args(options);
+        stage.ran_by(hook, "one", file)
+    };
+    let ran = without_git(&[], "shop/src/cart.rs");
+    assert_denied_by_a_failure(&ran, "git does not tell the remote of the repository in ");
+    stage.git("shop", &["config", "core.repositoryformatversion", "1"]);
+    stage.git("shop", &["config", "extensions.unheardOf", "true"]);
+    let ran = stage.ran_by(hook(&[]), "one", "shop/src/cart.rs");
+    assert_denied_by_a_failure(&ran, "unheardof");
+    // A key without a file, and a file of no repository, need no git.
+    for (options, file) in [(&["--key", "deploy/shop"][..], "shop/src/cart.rs"), (&[], "elsewhere")]
+    {
+        let ran = without_git(options, file);
+        assert_eq!((ran.status.code(), ran.stdout.len()), (Some(0), 0), "{ran:?}");
+    }
+    assert_eq!(stage.held().await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
