@@ -75,7 +75,9 @@ fn place(file: &Path) -> Result<(String, String), String> {
         let Some(common) = common_directory(&root.join(".git")) else { continue };
         let path = file.strip_prefix(root).unwrap_or(file);
         let origin = remote(root)?.and_then(|url| origin(&url));
-        let of_host = || segments(&[Path::new(&host), common.parent().unwrap_or(&common)]);
+        // Of a bare repository it is the directory itself.
+        let directory = if common.ends_with(".git") { common.parent() } else { None };
+        let of_host = || segments(&[Path::new(&host), directory.unwrap_or(&common)]);
         return Ok((origin.unwrap_or_else(of_host), segments(&[path])));
     }
     Ok((host, segments(&[file])))

@@ -83,6 +83,21 @@ async fn a_git_that_does_not_tell_the_remote_is_no_repository_without_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn worktrees_of_two_bare_repositories_in_one_directory_are_two() {
+    let stage = Stage::new();
+    stage.git("shop", &["commit", "-q", "--allow-empty", "-m", "first"]);
+    for name in ["a", "b"] {
+        let bare = format!("{name}.git");
+        stage.git("", &["clone", "-q", "--bare", "shop", &bare]);
+        stage.git(&bare, &["remote", "remove", "origin"]);
+        stage.git(&bare, &["worktree", "add", "-q", &format!("../{name}")]);
+    }
+    assert_eq!(stage.said("one", "PreToolUse", &stage.path("a/cart.rs")), None);
+    assert_eq!(stage.said("two", "PreToolUse", &stage.path("b/cart.rs")), None);
+    denial(stage.said("two", "PreToolUse", &stage.path("a/cart.rs")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_before_the_call_is_read_denies_it_too() {
     let stage = Stage::new();
     for name in ["hook", "mcp"] {
