@@ -87,7 +87,7 @@ impl Hook {
                     why.map_or(Ok(()), |why| print(&self.harness.deny(&call, &why)))?;
                 }
                 None => {
-                    let session = Session::of(&call.session, self.remote.url())?;
+                    let session = self.session(&call)?;
                     self.renew_all(&self.remote.client()?, &session, None).await?;
                 }
             },
@@ -97,27 +97,17 @@ impl Hook {
         Ok(0)
     }
 
-    /// Acquires the key, or renews it, and all else that the session holds. Returns why the call is
-    /// denied, or what the agent has to know after it.
+    /// The session of a call, with this service.
+    fn session(&self, call: &Call) -> Result<Session, String> {
+        Session::of(&call.session, self.remote.url(), &self.remote.token_maker()?)
+    }
+
+    /// Acquires the key, or renews it, and renews all else that the session holds. Returns why the
+    /// call is denied, or what the agent has to know after it.
     async fn lock(&self, call: &Call, key: &LockKey) -> Result<Option<String>, Failure> {
-        let client = self.remote.client()?;
-        let session = Session::of(&call.session, self.remote.url())?;
-        let token = session.token_for(key, || self.remote.new_token())?;
-        let owner =
-            self.owner.clone().unwrap_or_else(|| owner::of_session(&call.name(self.harness)));
-        let claimant = Claimant {
-            client,
-            key: key.clone(),
-            also: Vec::new(),
-            token,
-            wish: Wish {
-                ttl: Some(Ttl::lasting(self.ttl)),
-                owner: Owner::shortened(&owner),
-                share: None,
-            },
-            voice: Voice::Quiet,
-            progress: Progress::default(),
-        };
+        let session = self.session(call)?;
+        session.asks(key)?;
+        let claimant = self.claimant(call, key, &session)?;
         match claimant.acquire(Some(self.wait)).await {
             Ok((_, granted)) => {
                 self.renew_all(&claimant.client, &session, Some(key)).await?;
@@ -157,6 +147,24 @@ impl Hook {
         }
     }
 
+    fn claimant(&self, call: &Call, key: &LockKey, session: &Session) -> Result<Claimant, String> {
+        let owner =
+            self.owner.clone().unwrap_or_else(|| owner::of_session(&call.name(self.harness)));
+        Ok(Claimant {
+            client: self.remote.client()?,
+            key: key.clone(),
+            also: Vec::new(),
+            token: session.token.clone(),
+            wish: Wish {
+                ttl: Some(Ttl::lasting(self.ttl)),
+                owner: Owner::shortened(&owner),
+                share: None,
+            },
+            voice: Voice::Quiet,
+            progress: Progress::default(),
+        })
+    }
+
     /// Renews the leases of the session that have less than half of their time left, but for one.
     async fn renew_all(
         &self,
@@ -164,35 +172,44 @@ impl Hook {
         session: &Session,
         but: Option<&LockKey>,
     ) -> Result<(), Failure> {
-        let Some((token, due)) = session.due(but, self.ttl / 2)? else { return Ok(()) };
-        let renewed = due.into_iter().map(async |lease: Lease| {
-            let ttl = Some(Ttl::lasting(self.ttl));
-            client.refresh(named(&lease, &token), ttl, ANSWER_TIME).await.ok().map(|_| lease)
-        });
-        let renewed: Vec<_> = join_all(renewed).await.into_iter().flatten().collect();
-        Ok(session.renewed(&renewed)?)
+        let due = session.due(but, self.ttl / 2)?;
+        let ttl = Some(Ttl::lasting(self.ttl));
+        let refresh = async |lease: &Lease| {
+            client.refresh(named(lease, &session.token), ttl, ANSWER_TIME).await
+        };
+        let answers = each(due, refresh).await.into_iter();
+        // The next call may be answered.
+        let renewed = answers.filter_map(|(lease, answer)| answer.ok().map(|_| lease));
+        Ok(session.renewed(&renewed.collect::<Vec<_>>())?)
     }
 
     /// Releases all. What could not be released is known to the next call.
     async fn release_all(&self, call: &Call) -> Result<(), Failure> {
-        let session = Session::of(&call.session, self.remote.url())?;
-        let Some((token, leases)) = session.held()? else { return Ok(()) };
-        let client: Client = self.remote.client()?;
-        let released = leases.into_iter().map(async |lease: Lease| {
-            match client.release(named(&lease, &token)).await {
-                Err(ClientError::Refused(lost)) if lost.is(Code::LockLost) => Ok(lease),
-                released => released.map(|()| lease),
+        let session = self.session(call)?;
+        let client = self.remote.client()?;
+        let release = async |lease: &Lease| client.release(named(lease, &session.token)).await;
+        let (mut ended, mut failed) = (Vec::new(), None);
+        for (lease, answer) in each(session.held()?, release).await {
+            match answer {
+                Ok(()) => ended.push(lease),
+                Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
+                    ended.push(lease)
+                }
+                Err(error) => failed = Some(error),
             }
-        });
-        let mut failed = None;
-        let ended = join_all(released)
-            .await
-            .into_iter()
-            .filter_map(|released| released.map_err(|error| failed = Some(error)).ok());
-        let ended: Vec<_> = ended.collect();
+        }
         session.forget(&ended)?;
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
+}
+
+/// The answers to a request for each lease.
+async fn each<T>(leases: Vec<Lease>, ask: impl AsyncFn(&Lease) -> T) -> Vec<(Lease, T)> {
+    let asked = leases.into_iter().map(async |lease| {
+        let answer = ask(&lease).await;
+        (lease, answer)
+    });
+    join_all(asked).await
 }
 
 fn named<'a>((key, number): &'a Lease, token: &'a LeaseToken) -> LeaseId<'a> {

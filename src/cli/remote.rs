@@ -102,8 +102,12 @@ impl Remote {
     }
 
     pub(super) fn new_token(&self) -> Result<LeaseToken, String> {
-        let maker = TokenMaker::new(&self.token_prefix).map_err(|error| error.to_string())?;
-        Ok(maker.make())
+        Ok(self.token_maker()?.make())
+    }
+
+    /// The maker of the tokens for this service.
+    pub(super) fn token_maker(&self) -> Result<TokenMaker, String> {
+        TokenMaker::new(&self.token_prefix).map_err(|error| error.to_string())
     }
 
     /// The variables by which another process of this program reaches the same service; those with

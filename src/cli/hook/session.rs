@@ -2,7 +2,8 @@
 //!
 //! A file beside it is locked while it is read and replaced, and not while the service is asked: tools
 //! may be called side by side. A call that is killed leaves the old file or the new one. Without it
-//! nothing is lost but time: the leases expire.
+//! nothing is lost but time: the leases expire. The token of the session is not in there: it follows
+//! from a secret of the directory, so that whichever call writes last, the token is the same.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, remove_file, rename};
@@ -19,13 +20,15 @@ use sha2::{Digest, Sha256};
 
 use crate::lock::key::LockKey;
 use crate::lock::time::wall_clock_micros;
-use crate::lock::token::{FencingToken, LeaseToken};
+use crate::lock::token::{FencingToken, LeaseToken, TokenMaker};
 
-/// The file that is locked.
+/// The file that is locked. It has the secret from which the tokens follow.
 const LOCK: &str = "lock";
 
 #[derive(Debug)]
 pub(super) struct Session {
+    /// One for all keys of the session, so that a call that is repeated has its lease again.
+    pub(super) token: LeaseToken,
     directory: PathBuf,
     name: String,
 }
@@ -33,13 +36,8 @@ pub(super) struct Session {
 /// A key, and the number of its lease once it was granted.
 pub(super) type Lease = (LockKey, Option<FencingToken>);
 
-/// The leases of a session, and its token.
-pub(super) type LeasesOfSession = (LeaseToken, Vec<Lease>);
-
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct State {
-    /// One for all keys of the session, so that a call that is repeated has its lease again.
-    token: String,
     leases: BTreeMap<String, Known>,
 }
 
@@ -63,24 +61,22 @@ impl Known {
 
 impl Session {
     /// The session of a harness with a service.
-    pub(super) fn of(id: &str, url: &str) -> Result<Self, String> {
-        let digest = Sha256::digest(format!("{url}\n{id}"));
-        let name = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { directory: directory()?, name })
+    pub(super) fn of(id: &str, url: &str, maker: &TokenMaker) -> Result<Self, String> {
+        Self::within(directory()?, &format!("{url}\n{id}"), maker)
     }
 
-    /// The session's token, now that it asks for a key.
-    pub(super) fn token_for(
-        &self,
-        key: &LockKey,
-        new: impl FnOnce() -> Result<LeaseToken, String>,
-    ) -> Result<LeaseToken, String> {
+    fn within(directory: PathBuf, id: &str, maker: &TokenMaker) -> Result<Self, String> {
+        let failed = |error| format!("cannot keep a session in {}: {error}", directory.display());
+        let secret = secret(&directory, maker).map_err(failed)?;
+        let name = format!("{:032x}", digest(id));
+        let token = maker.of_digest(digest(&format!("{secret}\n{name}")));
+        Ok(Self { token, directory, name })
+    }
+
+    /// Notes that the session asks for a key.
+    pub(super) fn asks(&self, key: &LockKey) -> Result<(), String> {
         self.change(|state| {
-            if state.token.is_empty() {
-                state.token = new()?.expose().to_owned();
-            }
             state.leases.entry(key.as_str().to_owned()).or_default();
-            LeaseToken::parse(&state.token).map_err(|error| error.to_string())
         })
     }
 
@@ -92,7 +88,7 @@ impl Session {
             let is_another = known.number.is_some_and(|before| before != number.number());
             let may_have_changed = is_another || known.was_refused;
             *known = Known::now(number);
-            Ok(may_have_changed)
+            may_have_changed
         })
     }
 
@@ -100,62 +96,54 @@ impl Session {
     pub(super) fn refused(&self, key: &LockKey) -> Result<(), String> {
         self.change(|state| {
             state.leases.entry(key.as_str().to_owned()).or_default().was_refused = true;
-            Ok(())
         })
     }
 
     /// Notes that leases last for their whole TTL again.
     pub(super) fn renewed(&self, leases: &[Lease]) -> Result<(), String> {
+        let now = wall_clock_micros();
         self.change(|state| {
-            for (key, number) in leases {
-                let now = number.map(Known::now).unwrap_or_default();
-                state.leases.insert(key.as_str().to_owned(), now);
+            for lease in leases {
+                state.known(lease).into_iter().for_each(|known| known.renewed_us = now);
             }
-            Ok(())
         })
     }
 
     /// The leases that were not renewed for so long, but for this one.
-    pub(super) fn due(
-        &self,
-        but: Option<&LockKey>,
-        after: Duration,
-    ) -> Result<Option<LeasesOfSession>, String> {
+    pub(super) fn due(&self, but: Option<&LockKey>, after: Duration) -> Result<Vec<Lease>, String> {
         let now = wall_clock_micros();
         let is_due = |key: &str, known: &Known| {
             let age = Duration::from_micros(now.saturating_sub(known.renewed_us));
             but.is_none_or(|but| key != but.as_str()) && known.number.is_some() && age >= after
         };
-        self.change(|state| Ok(state.held(is_due)))
+        self.change(|state| state.held(is_due))
     }
 
     /// All that the session has, or asks for.
-    pub(super) fn held(&self) -> Result<Option<LeasesOfSession>, String> {
-        self.change(|state| Ok(state.held(|_, _| true)))
+    pub(super) fn held(&self) -> Result<Vec<Lease>, String> {
+        self.change(|state| state.held(|_, _| true))
     }
 
     /// Forgets leases that were released, unless a later one has come meanwhile.
     pub(super) fn forget(&self, leases: &[Lease]) -> Result<(), String> {
         self.change(|state| {
-            for (key, number) in leases {
-                let known = state.leases.get(key.as_str());
-                if known.is_some_and(|known| known.number == number.map(FencingToken::number)) {
-                    state.leases.remove(key.as_str());
+            for lease in leases {
+                if state.known(lease).is_some() {
+                    state.leases.remove(lease.0.as_str());
                 }
             }
-            Ok(())
         })
     }
 
     /// Reads the file, changes what it has, and replaces it. A damaged one is an empty one.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> Result<T, String>) -> Result<T, String> {
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> Result<T, String> {
         let path = self.directory.join(&self.name);
         let failed = |error| format!("cannot keep the session in {}: {error}", path.display());
         let lock = opened(&self.directory.join(LOCK)).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let before = read(&path).map_err(failed)?;
         let mut state = serde_json::from_str(&before).unwrap_or_default();
-        let done = change(&mut state)?;
+        let done = change(&mut state);
         let after = serde_json::to_string(&state).map_err(|error| error.to_string())?;
         if state.leases.is_empty() {
             gone(remove_file(&path)).map_err(failed)?;
@@ -170,21 +158,43 @@ impl Session {
 }
 
 impl State {
+    /// What is known of a lease, unless a later one of its key has come meanwhile.
+    fn known(&mut self, (key, number): &Lease) -> Option<&mut Known> {
+        let known = self.leases.get_mut(key.as_str());
+        known.filter(|known| known.number == number.map(FencingToken::number))
+    }
+
     /// Those of its leases.
-    fn held(&self, which: impl Fn(&str, &Known) -> bool) -> Option<LeasesOfSession> {
-        let token = LeaseToken::parse(&self.token).ok()?;
+    fn held(&self, which: impl Fn(&str, &Known) -> bool) -> Vec<Lease> {
         let those = self.leases.iter().filter(|(key, known)| which(key, known));
         let lease = |(key, known): (&String, &Known)| {
             Some((LockKey::parse(key).ok()?, known.number.and_then(FencingToken::from_number)))
         };
-        Some((token, those.filter_map(lease).collect()))
+        those.filter_map(lease).collect()
     }
+}
+
+/// The secret of a directory, made by the first call.
+fn secret(directory: &Path, maker: &TokenMaker) -> io::Result<String> {
+    let mut file = opened(&directory.join(LOCK))?;
+    file.lock()?;
+    let mut secret = String::new();
+    file.read_to_string(&mut secret)?;
+    if secret.is_empty() {
+        maker.make().expose().clone_into(&mut secret);
+        file.write_all(secret.as_bytes())?;
+    }
+    Ok(secret)
+}
+
+fn digest(text: &str) -> u128 {
+    Sha256::digest(text).iter().take(16).fold(0, |all, byte| all << 8 | u128::from(*byte))
 }
 
 /// A file of this user alone, and not the target of a link.
 fn opened(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)
 }
 
@@ -233,29 +243,52 @@ mod tests {
 
     use super::Session;
     use crate::lock::sample::{key, number, token};
+    use crate::lock::token::TokenMaker;
 
     fn session(directory: &Path) -> Session {
-        Session { directory: directory.to_owned(), name: "one".to_owned() }
+        Session { token: token("one"), directory: directory.to_owned(), name: "one".to_owned() }
     }
 
     #[test]
     fn a_session_knows_its_leases_until_they_are_released() {
         let directory = tempfile::tempdir().unwrap();
         let session = session(directory.path());
-        assert_eq!(session.held(), Ok(None));
+        assert_eq!(session.held(), Ok(vec![]));
         for on in ["a", "b"] {
-            assert_eq!(session.token_for(&key(on), || Ok(token("one"))), Ok(token("one")));
+            assert_eq!(session.asks(&key(on)), Ok(()));
         }
         assert_eq!(session.granted(&key("a"), number(7)), Ok(false));
         let all = vec![(key("a"), Some(number(7))), (key("b"), None)];
         for _ in 0..2 {
-            assert_eq!(session.held(), Ok(Some((token("one"), all.clone()))), "it is not taken");
+            assert_eq!(session.held(), Ok(all.clone()), "it is not taken");
         }
         session.forget(&[(key("a"), Some(number(6)))]).unwrap();
-        assert_eq!(session.held(), Ok(Some((token("one"), all))), "a later lease has come");
-        session.forget(&[(key("a"), Some(number(7))), (key("b"), None)]).unwrap();
-        assert_eq!(session.held(), Ok(None));
+        assert_eq!(session.held(), Ok(all.clone()), "a later lease has come");
+        session.forget(&all).unwrap();
+        assert_eq!(session.held(), Ok(vec![]));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the lock alone");
+        // Answers to calls that met the end.
+        session.renewed(&all).unwrap();
+        assert_eq!(session.held(), Ok(vec![]));
+        assert_eq!(session.granted(&key("b"), number(8)), Ok(false));
+        assert_eq!(session.held(), Ok(vec![(key("b"), Some(number(8)))]));
+    }
+
+    #[test]
+    fn a_session_has_one_token_whatever_became_of_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let of = |id| {
+            let maker = TokenMaker::new("shop-").unwrap();
+            Session::within(directory.path().to_owned(), id, &maker).unwrap()
+        };
+        let one = of("one");
+        one.asks(&key("a")).unwrap();
+        one.forget(&[(key("a"), None)]).unwrap();
+        assert_eq!(of("one").token, one.token);
+        assert!(one.token.expose().starts_with("shop-"));
+        assert_ne!(of("two").token, one.token);
+        fs::remove_file(directory.path().join("lock")).unwrap();
+        assert_ne!(of("one").token, one.token, "it is a secret");
     }
 
     #[test]
@@ -265,7 +298,7 @@ mod tests {
         fs::write(&target, "kept").unwrap();
         for name in ["lock", "one", "one.new"] {
             symlink(&target, directory.path().join(name)).unwrap();
-            let asked = session(directory.path()).token_for(&key("a"), || Ok(token("one")));
+            let asked = session(directory.path()).asks(&key("a"));
             assert_eq!(asked.is_err(), name != "one.new", "{name}: {asked:?}");
             assert_eq!(fs::read_to_string(&target).unwrap(), "kept", "{name}");
             let _ = fs::remove_file(directory.path().join(name));

@@ -3,10 +3,13 @@
 
 use std::os::unix::fs::chown;
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 use serde_json::json;
+use tokio::task::spawn_blocking;
 
-use crate::hook::{Stage, denial, input};
+use crate::hook::{KEY, Stage, denial, input};
+use crate::support::gate::Gate;
 use crate::support::process::{BINARY, command};
 
 impl Stage {
@@ -106,4 +109,29 @@ async fn a_failure_before_the_call_is_read_denies_it_too() {
         let ran = stage.ran_by(shell, "one", "shop/src/cart.rs");
         assert_denied_by_a_failure(&ran, "open files (ulimit -n)");
     }
+}
+
+/// The call is on its way to the service when its session ends the turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_meets_the_end_of_its_turn_does_not_lock_its_session_out() {
+    let stage = Arc::new(Stage::new());
+    let cart = stage.path("shop/src/cart.rs");
+    let gate = Gate::before(stage.service.address().port(), "POST").await;
+    let ran = |event: &'static str| {
+        let (stage, url, cart) = (stage.clone(), gate.url(), cart.clone());
+        spawn_blocking(move || {
+            let ran = stage.ran(&[], &url, &input("one", event, &json!({ "file_path": cart })));
+            assert_eq!((ran.status.code(), &*ran.stderr), (Some(0), &b""[..]), "{ran:?}");
+            String::from_utf8(ran.stdout).unwrap()
+        })
+    };
+    let call = ran("PreToolUse");
+    gate.holds().await;
+    assert_eq!(ran("Stop").await.unwrap(), "");
+    gate.open();
+    assert_eq!(call.await.unwrap(), "");
+    assert_eq!(stage.held().await, [KEY]);
+    assert_eq!(ran("PreToolUse").await.unwrap(), "", "it is its own");
+    assert_eq!(ran("SessionEnd").await.unwrap(), "");
+    assert_eq!(stage.held().await, [""; 0]);
 }
