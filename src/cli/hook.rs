@@ -12,7 +12,7 @@ use std::io::{Read, stdin};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 
 use crate::cli::claimant::{Claimant, Progress};
 use crate::cli::exit::Failure;
@@ -108,9 +108,11 @@ impl Hook {
         let session = self.session(call)?;
         session.asks(key)?;
         let claimant = self.claimant(call, key, &session)?;
-        match claimant.acquire(Some(self.wait)).await {
+        let renewed = self.renew_all(&claimant.client, &session, Some(key));
+        let (acquired, renewed) = join(claimant.acquire(Some(self.wait)), renewed).await;
+        renewed?;
+        match acquired {
             Ok((_, granted)) => {
-                self.renew_all(&claimant.client, &session, Some(key)).await?;
                 // Another session had it while this one waited.
                 let may_have_changed =
                     session.granted(key, granted.fencing_token)? || !granted.waited.is_zero();

@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 use crate::hook::{KEY, Stage, denial, input};
 use crate::support::gate::Gate;
 use crate::support::process::{BINARY, command};
+use crate::support::{PATIENCE, eventually};
 
 impl Stage {
     /// Runs another program, or with other variables, before the edit of a file.
@@ -134,4 +135,18 @@ async fn a_call_that_meets_the_end_of_its_turn_does_not_lock_its_session_out() {
     assert_eq!(ran("PreToolUse").await.unwrap(), "", "it is its own");
     assert_eq!(ran("SessionEnd").await.unwrap(), "");
     assert_eq!(stage.held().await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_call_renews_what_its_session_holds() {
+    let stage = Stage::new();
+    let [cart, order] = ["cart", "order"].map(|name| stage.path(&format!("shop/src/{name}.rs")));
+    assert_eq!(stage.said("one", "PreToolUse", &cart), None);
+    assert_eq!(stage.said("two", "PreToolUse", &order), None);
+    let refreshed = async || {
+        // Soon half of the shortest TTL is over.
+        denial(stage.said_with(&["--ttl", "100ms"], "two", "PreToolUse", &cart));
+        stage.renewals().await
+    };
+    eventually(PATIENCE, refreshed).await;
 }
