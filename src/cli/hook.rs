@@ -15,13 +15,14 @@ use clap::{Args, ValueEnum};
 use futures_util::future::{join, join_all};
 
 use crate::cli::claimant::{Claimant, Progress};
+use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::cli::hook::harness::{Call, Event, Harness};
 use crate::cli::hook::session::{Lease, Session};
 use crate::cli::remote::{Remote, duration};
 use crate::cli::voice::{Voice, print};
 use crate::cli::{exit, owner, runtime};
-use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
+use crate::client::{ANSWER_TIME, Client, ClientError, Granted, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
@@ -109,22 +110,16 @@ impl Hook {
         session.asks(key)?;
         let claimant = self.claimant(call, key, &session)?;
         let renewed = self.renew_all(&claimant.client, &session, Some(key));
-        let (acquired, renewed) = join(claimant.acquire(Some(self.wait)), renewed).await;
+        let (acquired, renewed) = join(self.acquire(&claimant, &session), renewed).await;
         renewed?;
-        match acquired {
-            Ok((_, granted)) => {
-                // Another session had it while this one waited.
-                let may_have_changed =
-                    session.granted(key, granted.fencing_token)? || !granted.waited.is_zero();
-                Ok(may_have_changed.then(|| {
-                    format!(
-                        "Another session may have had the lock on '{key}' and changed the file. \
-                         It is yours now: read the file once more before you edit it."
-                    )
-                }))
-            }
+        match acquired? {
+            Ok((_, granted)) => Ok(session.granted(key, granted.fencing_token)?.then(|| {
+                format!(
+                    "Another session may have had the lock on '{key}' and changed the file. It is \
+                     yours now: read the file once more before you edit it."
+                )
+            })),
             Err(busy) if busy.code == exit::BUSY => {
-                session.refused(key)?;
                 let next = match call.event {
                     Event::After => {
                         "Your lock had ended before you wrote the file, so both may have written \
@@ -165,6 +160,27 @@ impl Hook {
             voice: Voice::Quiet,
             progress: Progress::default(),
         })
+    }
+
+    /// Asks for the key, and waits in line once it is noted that another session may have it: the
+    /// harness may kill this call while it waits. An `Err` is a fault of this machine.
+    async fn acquire(
+        &self,
+        claimant: &Claimant,
+        session: &Session,
+    ) -> Result<Result<(Moment, Granted), Failure>, String> {
+        let end = Moment::now().after(self.wait);
+        let asked = claimant.acquire(Some(Duration::ZERO)).await;
+        match asked {
+            Err(Failure { code: exit::BUSY | exit::UNREACHABLE, .. }) => {
+                session.refused(&claimant.key)?
+            }
+            asked => return Ok(asked),
+        }
+        match end.left() {
+            Duration::ZERO => Ok(asked),
+            left => Ok(claimant.acquire(Some(left)).await),
+        }
     }
 
     /// Renews the leases of the session that have less than half of their time left, but for one.

@@ -47,15 +47,15 @@ struct Known {
     number: Option<u64>,
     /// When it was renewed, in microseconds of the wall clock.
     renewed_us: u64,
-    /// Another session had the key when this one last asked.
+    /// Another session may have the key, or have had it, since this one last did.
     #[serde(default)]
-    was_refused: bool,
+    may_have_changed: bool,
 }
 
 impl Known {
     fn now(number: FencingToken) -> Self {
         let renewed_us = wall_clock_micros();
-        Self { number: Some(number.number()), renewed_us, was_refused: false }
+        Self { number: Some(number.number()), renewed_us, may_have_changed: false }
     }
 }
 
@@ -86,16 +86,16 @@ impl Session {
         self.change(|state| {
             let known = state.leases.entry(key.as_str().to_owned()).or_default();
             let is_another = known.number.is_some_and(|before| before != number.number());
-            let may_have_changed = is_another || known.was_refused;
+            let may_have_changed = is_another || known.may_have_changed;
             *known = Known::now(number);
             may_have_changed
         })
     }
 
-    /// Notes that another session had the key.
+    /// Notes that another session may have the key.
     pub(super) fn refused(&self, key: &LockKey) -> Result<(), String> {
         self.change(|state| {
-            state.leases.entry(key.as_str().to_owned()).or_default().was_refused = true;
+            state.leases.entry(key.as_str().to_owned()).or_default().may_have_changed = true;
         })
     }
 

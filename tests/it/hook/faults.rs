@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use crate::hook::{KEY, Stage, denial, input};
 use crate::support::gate::Gate;
 use crate::support::process::{BINARY, command};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{NOWHERE, PATIENCE, eventually};
 
 impl Stage {
     /// Runs another program, or with other variables, before the edit of a file.
@@ -19,6 +19,14 @@ impl Stage {
         program.env("LOCKKEEPER_URL", self.http().url());
         let call = input(session, "PreToolUse", &json!({ "file_path": self.path(file) }));
         self.fed(program, &call)
+    }
+
+    async fn has_line(&self) {
+        let waits = async || {
+            let state = self.http().get(&format!("/locks/{KEY}")).await.json();
+            (state["waiters"] == 1).then_some(())
+        };
+        eventually(PATIENCE, waits).await;
     }
 }
 
@@ -135,6 +143,43 @@ async fn a_call_that_meets_the_end_of_its_turn_does_not_lock_its_session_out() {
     assert_eq!(ran("PreToolUse").await.unwrap(), "", "it is its own");
     assert_eq!(ran("SessionEnd").await.unwrap(), "");
     assert_eq!(stage.held().await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_call_was_killed_while_it_waited_reads_the_file_once_more() {
+    let stage = Stage::new();
+    let cart = stage.path("shop/src/cart.rs");
+    assert_eq!(stage.said("one", "PreToolUse", &cart), None);
+    let mut waiting = hook(&[("LOCKKEEPER_URL", &stage.http().url())]);
+    waiting.args(["-w", "50s"]);
+    let call = input("two", "PreToolUse", &json!({ "file_path": cart }));
+    let mut waiting = stage.begun(waiting, &call);
+    stage.has_line().await;
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    assert_eq!(stage.said("one", "SessionEnd", &cart), None);
+    let why = denial(stage.said("two", "PreToolUse", &cart));
+    assert!(why.contains("read the file once more"), "{why}");
+    assert_eq!(stage.said("two", "PreToolUse", &cart), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_did_not_reach_the_service_reads_the_file_once_more() {
+    let stage = Stage::new();
+    let cart = stage.path("shop/src/cart.rs");
+    let gate = Gate::before(stage.service.address().port(), "POST").await;
+    let call = input("one", "PreToolUse", &json!({ "file_path": cart }));
+    let ran = |options: &[&str]| {
+        let ran = stage.ran(options, &gate.url(), &call);
+        assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+        (!ran.stdout.is_empty()).then(|| serde_json::from_slice(&ran.stdout).unwrap())
+    };
+    let why = denial(ran(&[]));
+    assert!(why.starts_with("The lock service is unreachable"), "{why}");
+    gate.open();
+    let why = denial(ran(&[]));
+    assert!(why.contains("read the file once more"), "{why}");
+    assert_eq!(ran(&[]), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
