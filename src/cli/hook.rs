@@ -195,10 +195,18 @@ impl Hook {
         let refresh = async |lease: &Lease| {
             client.refresh(named(lease, &session.token), ttl, ANSWER_TIME).await
         };
-        let answers = each(due, refresh).await.into_iter();
-        // The next call may be answered.
-        let renewed = answers.filter_map(|(lease, answer)| answer.ok().map(|_| lease));
-        Ok(session.renewed(&renewed.collect::<Vec<_>>())?)
+        let (mut renewed, mut lost) = (Vec::new(), Vec::new());
+        for (lease, answer) in each(due, refresh).await {
+            match answer {
+                Ok(_) => renewed.push(lease),
+                Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
+                    lost.push(lease)
+                }
+                // The next call may be answered.
+                Err(_) => (),
+            }
+        }
+        Ok(session.renewed(&renewed, &lost)?)
     }
 
     /// Releases all. What could not be released is known to the next call.

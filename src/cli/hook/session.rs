@@ -99,12 +99,16 @@ impl Session {
         })
     }
 
-    /// Notes that leases last for their whole TTL again.
-    pub(super) fn renewed(&self, leases: &[Lease]) -> Result<(), String> {
+    /// Notes that leases last for their whole TTL again, and that others were lost.
+    pub(super) fn renewed(&self, renewed: &[Lease], lost: &[Lease]) -> Result<(), String> {
         let now = wall_clock_micros();
         self.change(|state| {
-            for lease in leases {
+            for lease in renewed {
                 state.known(lease).into_iter().for_each(|known| known.renewed_us = now);
+            }
+            for lease in lost {
+                let gone = Known { may_have_changed: true, ..Known::default() };
+                state.known(lease).into_iter().for_each(|known| *known = gone);
             }
         })
     }
@@ -240,6 +244,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::Path;
+    use std::time::Duration;
 
     use super::Session;
     use crate::lock::sample::{key, number, token};
@@ -268,7 +273,7 @@ mod tests {
         assert_eq!(session.held(), Ok(vec![]));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the lock alone");
         // Answers to calls that met the end.
-        session.renewed(&all).unwrap();
+        session.renewed(&all, &[]).unwrap();
         assert_eq!(session.held(), Ok(vec![]));
         assert_eq!(session.granted(&key("b"), number(8)), Ok(false));
         assert_eq!(session.held(), Ok(vec![(key("b"), Some(number(8)))]));
@@ -289,6 +294,27 @@ mod tests {
         assert_ne!(of("two").token, one.token);
         fs::remove_file(directory.path().join("lock")).unwrap();
         assert_ne!(of("one").token, one.token, "it is a secret");
+    }
+
+    #[test]
+    fn a_lease_that_was_lost_is_renewed_no_more_and_its_file_may_have_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let session = session(directory.path());
+        session.granted(&key("a"), number(7)).unwrap();
+        let lease = [(key("a"), Some(number(7)))];
+        let due = || session.due(None, Duration::ZERO).unwrap();
+        session.refused(&key("a")).unwrap();
+        session.renewed(&lease, &[]).unwrap();
+        assert_eq!(due(), lease);
+        assert_eq!(
+            session.granted(&key("a"), number(7)),
+            Ok(true),
+            "a renewal keeps what is known"
+        );
+        session.renewed(&[], &lease).unwrap();
+        assert_eq!(due(), []);
+        assert_eq!(session.held(), Ok(vec![(key("a"), None)]));
+        assert_eq!(session.granted(&key("a"), number(8)), Ok(true));
     }
 
     #[test]
