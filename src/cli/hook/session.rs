@@ -117,7 +117,8 @@ impl Session {
     pub(super) fn due(&self, but: Option<&LockKey>, after: Duration) -> Result<Vec<Lease>, String> {
         let now = wall_clock_micros();
         let is_due = |key: &str, known: &Known| {
-            let age = Duration::from_micros(now.saturating_sub(known.renewed_us));
+            // The clock was set back since a renewal in the future.
+            let age = now.checked_sub(known.renewed_us).map_or(after, Duration::from_micros);
             but.is_none_or(|but| key != but.as_str()) && known.number.is_some() && age >= after
         };
         self.change(|state| state.held(is_due))
@@ -315,6 +316,20 @@ mod tests {
         assert_eq!(due(), []);
         assert_eq!(session.held(), Ok(vec![(key("a"), None)]));
         assert_eq!(session.granted(&key("a"), number(8)), Ok(true));
+    }
+
+    #[test]
+    fn a_lease_that_was_renewed_before_the_clock_was_set_back_is_due() {
+        let directory = tempfile::tempdir().unwrap();
+        let session = session(directory.path());
+        session.granted(&key("a"), number(7)).unwrap();
+        let due = || session.due(None, Duration::from_secs(60)).unwrap().len();
+        assert_eq!(due(), 0);
+        let ahead = |state: &mut super::State| {
+            state.leases.values_mut().for_each(|known| known.renewed_us += 3_600_000_000);
+        };
+        session.change(ahead).unwrap();
+        assert_eq!(due(), 1);
     }
 
     #[test]
