@@ -12,7 +12,9 @@ use std::io::{Read, stdin};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
+use futures_util::stream;
+use futures_util::stream::StreamExt;
 
 use crate::cli::claimant::{Claimant, Progress};
 use crate::cli::clock::Moment;
@@ -31,6 +33,9 @@ use crate::wire::Code;
 
 /// The most bytes of what a harness says: a tool's input has the text that it writes.
 const MOST_OF_A_CALL: u64 = 64 * 1024 * 1024;
+
+/// The most requests at a time: each has a connection of its own.
+const AT_A_TIME: usize = 32;
 
 /// Lock the files that a coding agent edits: the command for the hooks of its harness.
 ///
@@ -235,7 +240,7 @@ async fn each<T>(leases: Vec<Lease>, ask: impl AsyncFn(&Lease) -> T) -> Vec<(Lea
         let answer = ask(&lease).await;
         (lease, answer)
     });
-    join_all(asked).await
+    stream::iter(asked).buffer_unordered(AT_A_TIME).collect().await
 }
 
 fn named<'a>((key, number): &'a Lease, token: &'a LeaseToken) -> LeaseId<'a> {

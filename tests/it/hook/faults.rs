@@ -195,3 +195,19 @@ async fn a_denied_call_renews_what_its_session_holds() {
     };
     eventually(PATIENCE, refreshed).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_releases_many_leases_by_a_few_connections() {
+    const FILES: usize = 60;
+    let stage = Stage::new();
+    for file in 0..FILES {
+        let file = stage.path(&format!("elsewhere/{file}"));
+        assert_eq!(stage.said("one", "PreToolUse", &file), None);
+    }
+    let mut shell = command("sh");
+    shell.args(["-c", r#"ulimit -n 56; exec "$0" hook"#, BINARY]);
+    shell.env("LOCKKEEPER_URL", stage.http().url());
+    let ran = stage.fed(shell, &input("one", "SessionEnd", &json!({})));
+    assert_eq!((ran.status.code(), &*ran.stderr), (Some(0), &b""[..]), "{ran:?}");
+    assert_eq!(stage.held().await, [""; 0]);
+}
