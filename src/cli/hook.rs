@@ -45,7 +45,8 @@ const AT_A_TIME: usize = 32;
 /// it; the keys of a session that is gone are free after the TTL. A call without a file passes.
 ///
 /// Exit codes: 0 with nothing on standard output: the call passes; 0 with JSON: what the harness
-/// has to do; 2 and a sentence: a failure, which a harness takes as a denial.
+/// has to do; 2 and a sentence: a failure, which a harness takes as a denial. What cannot be released
+/// at an end is a sentence alone.
 #[derive(Args, Debug)]
 pub(super) struct Hook {
     /// Key of a file: {repo} is its repository, the same for all of its worktrees and clones, and
@@ -97,7 +98,12 @@ impl Hook {
                     self.renew_all(&self.remote.client()?, &session, None).await?;
                 }
             },
-            Event::End => self.release_all(&call).await?,
+            // A failure at the end of a turn would tell the agent to go on.
+            Event::End => {
+                let ended = self.release_all(&call).await;
+                let told = |why| format!("not all locks of the session were released: {why}");
+                ended.unwrap_or_else(|failure| self.remote.voice().complain(|| told(failure.why)));
+            }
             Event::Other => (),
         }
         Ok(0)

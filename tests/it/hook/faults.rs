@@ -211,3 +211,18 @@ async fn an_end_releases_many_leases_by_a_few_connections() {
     assert_eq!((ran.status.code(), &*ran.stderr), (Some(0), &b""[..]), "{ran:?}");
     assert_eq!(stage.held().await, [""; 0]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_without_the_service_says_so_and_lets_the_agent_end() {
+    let stage = Stage::new();
+    let url = format!("http://{NOWHERE}");
+    let cart = input("one", "PreToolUse", &json!({ "file_path": stage.path("shop/a.rs") }));
+    let allowed = ["--if-down", "allow"];
+    assert_eq!(stage.ran(&allowed, &url, &cart).status.code(), Some(0));
+    for event in ["Stop", "SessionEnd"] {
+        let ran = stage.ran(&allowed, &url, &input("one", event, &json!({})));
+        assert_eq!((ran.status.code(), ran.stdout.len()), (Some(0), 0), "{ran:?}");
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert!(said.contains("not all locks of the session were released: "), "{said}");
+    }
+}
