@@ -20,7 +20,7 @@ use crate::cli::claimant::{Claimant, Progress};
 use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::cli::hook::harness::{Call, Event, Harness};
-use crate::cli::hook::session::{Lease, Session};
+use crate::cli::hook::session::{Session, SessionLease};
 use crate::cli::remote::{Remote, duration};
 use crate::cli::voice::{Voice, print};
 use crate::cli::{exit, owner, runtime};
@@ -203,7 +203,7 @@ impl Hook {
     ) -> Result<(), Failure> {
         let due = session.due(but, self.ttl / 2)?;
         let ttl = Some(Ttl::lasting(self.ttl));
-        let refresh = async |lease: &Lease| {
+        let refresh = async |lease: &SessionLease| {
             client.refresh(named(lease, &session.token), ttl, ANSWER_TIME).await
         };
         let (mut renewed, mut lost) = (Vec::new(), Vec::new());
@@ -224,7 +224,8 @@ impl Hook {
     async fn release_all(&self, call: &Call) -> Result<(), Failure> {
         let session = self.session(call)?;
         let client = self.remote.client()?;
-        let release = async |lease: &Lease| client.release(named(lease, &session.token)).await;
+        let release =
+            async |lease: &SessionLease| client.release(named(lease, &session.token)).await;
         let (mut ended, mut failed) = (Vec::new(), None);
         for (lease, answer) in each(session.held()?, release).await {
             match answer {
@@ -241,7 +242,10 @@ impl Hook {
 }
 
 /// The answers to a request for each lease.
-async fn each<T>(leases: Vec<Lease>, ask: impl AsyncFn(&Lease) -> T) -> Vec<(Lease, T)> {
+async fn each<T>(
+    leases: Vec<SessionLease>,
+    ask: impl AsyncFn(&SessionLease) -> T,
+) -> Vec<(SessionLease, T)> {
     let asked = leases.into_iter().map(async |lease| {
         let answer = ask(&lease).await;
         (lease, answer)
@@ -249,6 +253,6 @@ async fn each<T>(leases: Vec<Lease>, ask: impl AsyncFn(&Lease) -> T) -> Vec<(Lea
     stream::iter(asked).buffer_unordered(AT_A_TIME).collect().await
 }
 
-fn named<'a>((key, number): &'a Lease, token: &'a LeaseToken) -> LeaseId<'a> {
+fn named<'a>((key, number): &'a SessionLease, token: &'a LeaseToken) -> LeaseId<'a> {
     LeaseId { key, token, fencing_token: *number }
 }

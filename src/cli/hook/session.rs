@@ -34,7 +34,7 @@ pub(super) struct Session {
 }
 
 /// A key, and the number of its lease once it was granted.
-pub(super) type Lease = (LockKey, Option<FencingToken>);
+pub(super) type SessionLease = (LockKey, Option<FencingToken>);
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct State {
@@ -100,7 +100,11 @@ impl Session {
     }
 
     /// Notes that leases last for their whole TTL again, and that others were lost.
-    pub(super) fn renewed(&self, renewed: &[Lease], lost: &[Lease]) -> Result<(), String> {
+    pub(super) fn renewed(
+        &self,
+        renewed: &[SessionLease],
+        lost: &[SessionLease],
+    ) -> Result<(), String> {
         let now = wall_clock_micros();
         self.change(|state| {
             for lease in renewed {
@@ -114,7 +118,11 @@ impl Session {
     }
 
     /// The leases that were not renewed for so long, but for this one.
-    pub(super) fn due(&self, but: Option<&LockKey>, after: Duration) -> Result<Vec<Lease>, String> {
+    pub(super) fn due(
+        &self,
+        but: Option<&LockKey>,
+        after: Duration,
+    ) -> Result<Vec<SessionLease>, String> {
         let now = wall_clock_micros();
         let is_due = |key: &str, known: &Known| {
             // The clock was set back since a renewal in the future.
@@ -125,12 +133,12 @@ impl Session {
     }
 
     /// All that the session has, or asks for.
-    pub(super) fn held(&self) -> Result<Vec<Lease>, String> {
+    pub(super) fn held(&self) -> Result<Vec<SessionLease>, String> {
         self.change(|state| state.held(|_, _| true))
     }
 
     /// Forgets leases that were released, unless a later one has come meanwhile.
-    pub(super) fn forget(&self, leases: &[Lease]) -> Result<(), String> {
+    pub(super) fn forget(&self, leases: &[SessionLease]) -> Result<(), String> {
         self.change(|state| {
             for lease in leases {
                 if state.known(lease).is_some() {
@@ -164,13 +172,13 @@ impl Session {
 
 impl State {
     /// What is known of a lease, unless a later one of its key has come meanwhile.
-    fn known(&mut self, (key, number): &Lease) -> Option<&mut Known> {
+    fn known(&mut self, (key, number): &SessionLease) -> Option<&mut Known> {
         let known = self.leases.get_mut(key.as_str());
         known.filter(|known| known.number == number.map(FencingToken::number))
     }
 
     /// Those of its leases.
-    fn held(&self, which: impl Fn(&str, &Known) -> bool) -> Vec<Lease> {
+    fn held(&self, which: impl Fn(&str, &Known) -> bool) -> Vec<SessionLease> {
         let those = self.leases.iter().filter(|(key, known)| which(key, known));
         let lease = |(key, known): (&String, &Known)| {
             Some((LockKey::parse(key).ok()?, known.number.and_then(FencingToken::from_number)))
