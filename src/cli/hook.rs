@@ -17,14 +17,13 @@ use futures_util::stream;
 use futures_util::stream::StreamExt;
 
 use crate::cli::claimant::{Claimant, Progress};
-use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::cli::hook::harness::{Call, Event, Harness};
 use crate::cli::hook::session::{Session, SessionLease};
 use crate::cli::remote::{Remote, duration};
 use crate::cli::voice::{Voice, print};
 use crate::cli::{exit, owner, runtime};
-use crate::client::{ANSWER_TIME, Client, ClientError, Granted, LeaseId, Wish};
+use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
@@ -118,18 +117,25 @@ impl Hook {
     /// call is denied, or what the agent has to know after it.
     async fn lock(&self, call: &Call, key: &LockKey) -> Result<Option<String>, Failure> {
         let session = self.session(call)?;
-        session.asks(key)?;
+        let before = session.asks(key)?;
         let claimant = self.claimant(call, key, &session)?;
         let renewed = self.renew_all(&claimant.client, &session, Some(key));
-        let (acquired, renewed) = join(self.acquire(&claimant, &session), renewed).await;
+        let (acquired, renewed) = join(claimant.acquire(Some(self.wait)), renewed).await;
         renewed?;
-        match acquired? {
-            Ok((_, granted)) => Ok(session.granted(key, granted.fencing_token)?.then(|| {
-                format!(
-                    "Another session may have had the lock on '{key}' and changed the file. It is \
-                     yours now: read the file once more before you edit it."
-                )
-            })),
+        match acquired {
+            Ok((_, granted)) => {
+                let number = granted.fencing_token;
+                session.granted(key, number)?;
+                // Another session had it since the earlier calls, or while this one waited.
+                let is_another = before.is_some_and(|(_, before)| before != Some(number));
+                let may_have_changed = is_another || !granted.waited.is_zero();
+                Ok(may_have_changed.then(|| {
+                    format!(
+                        "Another session may have had the lock on '{key}' and changed the file. \
+                         It is yours now: read the file once more before you edit it."
+                    )
+                }))
+            }
             Err(busy) if busy.code == exit::BUSY => {
                 let next = match call.event {
                     Event::After => {
@@ -171,27 +177,6 @@ impl Hook {
             voice: Voice::Quiet,
             progress: Progress::default(),
         })
-    }
-
-    /// Asks for the key, and waits in line once it is noted that another session may have it: the
-    /// harness may kill this call while it waits. An `Err` is a fault of this machine.
-    async fn acquire(
-        &self,
-        claimant: &Claimant,
-        session: &Session,
-    ) -> Result<Result<(Moment, Granted), Failure>, String> {
-        let end = Moment::now().after(self.wait);
-        let asked = claimant.acquire(Some(Duration::ZERO)).await;
-        match asked {
-            Err(Failure { code: exit::BUSY | exit::UNREACHABLE, .. }) => {
-                session.refused(&claimant.key)?
-            }
-            asked => return Ok(asked),
-        }
-        match end.left() {
-            Duration::ZERO => Ok(asked),
-            left => Ok(claimant.acquire(Some(left)).await),
-        }
     }
 
     /// Renews the leases of the session that have less than half of their time left, but for one.

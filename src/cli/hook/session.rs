@@ -43,20 +43,11 @@ struct State {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Known {
-    /// The fencing token; none before the first grant.
+    /// The fencing token; none from a call that asks for the key until one is granted it, and once
+    /// the lease is lost.
     number: Option<u64>,
     /// When it was renewed, in microseconds of the wall clock.
     renewed_us: u64,
-    /// Another session may have the key, or have had it, since this one last did.
-    #[serde(default)]
-    may_have_changed: bool,
-}
-
-impl Known {
-    fn now(number: FencingToken) -> Self {
-        let renewed_us = wall_clock_micros();
-        Self { number: Some(number.number()), renewed_us, may_have_changed: false }
-    }
 }
 
 impl Session {
@@ -73,29 +64,21 @@ impl Session {
         Ok(Self { token, directory, name })
     }
 
-    /// Notes that the session asks for a key.
-    pub(super) fn asks(&self, key: &LockKey) -> Result<(), String> {
+    /// Notes that the session asks for a key, and returns its lease by the earlier calls. That has no
+    /// number if none was granted it: each was refused, killed while it waited, or not answered.
+    pub(super) fn asks(&self, key: &LockKey) -> Result<Option<SessionLease>, String> {
         self.change(|state| {
+            let before = state.held(|known, _| known == key.as_str()).pop();
             state.leases.entry(key.as_str().to_owned()).or_default();
+            before
         })
     }
 
-    /// Notes a grant. Returns true if another session may have had the key since this one last did,
-    /// or since it was refused.
-    pub(super) fn granted(&self, key: &LockKey, number: FencingToken) -> Result<bool, String> {
+    /// Notes a grant.
+    pub(super) fn granted(&self, key: &LockKey, number: FencingToken) -> Result<(), String> {
+        let known = Known { number: Some(number.number()), renewed_us: wall_clock_micros() };
         self.change(|state| {
-            let known = state.leases.entry(key.as_str().to_owned()).or_default();
-            let is_another = known.number.is_some_and(|before| before != number.number());
-            let may_have_changed = is_another || known.may_have_changed;
-            *known = Known::now(number);
-            may_have_changed
-        })
-    }
-
-    /// Notes that another session may have the key.
-    pub(super) fn refused(&self, key: &LockKey) -> Result<(), String> {
-        self.change(|state| {
-            state.leases.entry(key.as_str().to_owned()).or_default().may_have_changed = true;
+            state.leases.insert(key.as_str().to_owned(), known);
         })
     }
 
@@ -111,8 +94,7 @@ impl Session {
                 state.known(lease).into_iter().for_each(|known| known.renewed_us = now);
             }
             for lease in lost {
-                let gone = Known { may_have_changed: true, ..Known::default() };
-                state.known(lease).into_iter().for_each(|known| *known = gone);
+                state.known(lease).into_iter().for_each(|known| known.number = None);
             }
         })
     }
@@ -269,9 +251,10 @@ mod tests {
         let session = session(directory.path());
         assert_eq!(session.held(), Ok(vec![]));
         for on in ["a", "b"] {
-            assert_eq!(session.asks(&key(on)), Ok(()));
+            assert_eq!(session.asks(&key(on)), Ok(None));
+            assert_eq!(session.asks(&key(on)), Ok(Some((key(on), None))), "it has got nothing");
         }
-        assert_eq!(session.granted(&key("a"), number(7)), Ok(false));
+        assert_eq!(session.granted(&key("a"), number(7)), Ok(()));
         let all = vec![(key("a"), Some(number(7))), (key("b"), None)];
         for _ in 0..2 {
             assert_eq!(session.held(), Ok(all.clone()), "it is not taken");
@@ -284,7 +267,7 @@ mod tests {
         // Answers to calls that met the end.
         session.renewed(&all, &[]).unwrap();
         assert_eq!(session.held(), Ok(vec![]));
-        assert_eq!(session.granted(&key("b"), number(8)), Ok(false));
+        assert_eq!(session.granted(&key("b"), number(8)), Ok(()));
         assert_eq!(session.held(), Ok(vec![(key("b"), Some(number(8)))]));
     }
 
@@ -312,18 +295,12 @@ mod tests {
         session.granted(&key("a"), number(7)).unwrap();
         let lease = [(key("a"), Some(number(7)))];
         let due = || session.due(None, Duration::ZERO).unwrap();
-        session.refused(&key("a")).unwrap();
         session.renewed(&lease, &[]).unwrap();
         assert_eq!(due(), lease);
-        assert_eq!(
-            session.granted(&key("a"), number(7)),
-            Ok(true),
-            "a renewal keeps what is known"
-        );
         session.renewed(&[], &lease).unwrap();
         assert_eq!(due(), []);
         assert_eq!(session.held(), Ok(vec![(key("a"), None)]));
-        assert_eq!(session.granted(&key("a"), number(8)), Ok(true));
+        assert_eq!(session.asks(&key("a")), Ok(Some((key("a"), None))));
     }
 
     #[test]
