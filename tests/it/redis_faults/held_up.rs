@@ -144,6 +144,11 @@ impl Pair {
             answer = near.send(method, path, body) => panic!("{answer:?}"),
             () = held_up(&self.wire) => (),
         }
+        // Its instance has seen that: this question has the only connection.
+        eventually(PATIENCE, async || {
+            (near.figure("lockkeeper_http_connections").await <= 1.0).then_some(())
+        })
+        .await;
         let done = meanwhile.await;
         self.arrive(calls).await;
         done
