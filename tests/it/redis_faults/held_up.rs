@@ -145,10 +145,8 @@ impl Pair {
             () = held_up(&self.wire) => (),
         }
         // Its instance has seen that: this question has the only connection.
-        eventually(PATIENCE, async || {
-            (near.figure("lockkeeper_http_connections").await <= 1.0).then_some(())
-        })
-        .await;
+        let connections = async || near.figure("lockkeeper_http_connections").await;
+        eventually(PATIENCE, async || (connections().await <= 1.0).then_some(())).await;
         let done = meanwhile.await;
         self.arrive(calls).await;
         done
@@ -325,8 +323,7 @@ async fn a_request_that_was_given_up_is_granted_nothing_after_a_release() {
     let pair = Pair::start().await;
     for (round, rest) in KINDS.iter().enumerate() {
         for (way, how) in [(true, false), (false, false), (false, true)].into_iter().enumerate() {
-            let key = format!("released/{round}/{way}");
-            is_released_since(&pair, &key, rest, how).await;
+            is_released_since(&pair, &format!("released/{round}/{way}"), rest, how).await;
         }
     }
 }
