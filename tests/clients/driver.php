@@ -128,7 +128,7 @@ final class Driver
     private static function block(float $end): void
     {
         while (hrtime(true) / 1e9 < $end) {
-            continue;
+            usleep(5_000);
         }
     }
 

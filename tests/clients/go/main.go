@@ -142,8 +142,7 @@ func once(ctx context.Context, client *lockkeeper.Client, set settings) error {
 			}
 			return err
 		case "block":
-			for end := time.Now().Add(set.seconds); time.Now().Before(end); {
-			}
+			time.Sleep(set.seconds)
 			return nil
 		}
 		return work(ctx, lease, set.seconds)
