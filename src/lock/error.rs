@@ -49,6 +49,12 @@ impl StoreError {
         Self { verb, effect: Effect::Unknown, fault: "the store is too slow", reason }
     }
 
+    /// The error where a look could not say whether the token has a lease.
+    pub(crate) fn unsure(verb: Verb) -> Self {
+        let reason = "servers that may have the lease did not answer".into();
+        Self { verb, effect: Effect::None, fault: "too few servers", reason }
+    }
+
     /// The error of a call that claims a key.
     pub(crate) fn of_claim(self, origin: Origin) -> Self {
         let effect = match (self.effect, origin) {

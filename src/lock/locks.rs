@@ -256,8 +256,8 @@ impl Locks {
     pub(crate) async fn has_lease(&self, claim: &Claim) -> Result<bool, LockError> {
         let (verb, effect) = (Verb::TryAcquire, Effect::None); // The claim was not tried.
         let failed = |error| StoreError { verb, effect, ..error }.of_claim(claim.origin);
-        let status = self.store.look(&claim.key, Some(&claim.token), 0).await;
-        Ok(status.map_err(failed)?.mine == Some(true))
+        let looked = self.store.look(&claim.key, Some(&claim.token), 0).await.map_err(failed)?;
+        looked.mine.ok_or_else(|| failed(StoreError::unsure(verb)).into())
     }
 
     /// The held keys under any of `prefixes` that come after `after`, at most `limit` of them.

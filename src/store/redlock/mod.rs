@@ -48,7 +48,7 @@ use crate::store::redis::rings::Rings;
 use crate::store::redlock::attempt::{Attempted, Position};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::cleanup::Cleanup;
-use crate::store::redlock::context::{Context, failure};
+use crate::store::redlock::context::Context;
 use crate::store::redlock::nodes::Nodes;
 use crate::store::redlock::numbers::Numbers;
 use crate::store::redlock::peer::Peer;
@@ -167,11 +167,7 @@ impl RedlockStore {
             match status.mine {
                 Some(true) => (),
                 Some(false) => return Ok(Answer::Held(status)),
-                None => {
-                    let reason = "nodes that may have the lease did not answer";
-                    let error = failure(Verb::TryAcquire, Effect::None, reason);
-                    return Err(error.of_claim(claim.origin));
-                }
+                None => return Err(StoreError::unsure(Verb::TryAcquire).of_claim(claim.origin)),
             }
         }
         match attempt::contend(&self.at, claim, Position::NotInLine).await? {

@@ -1,8 +1,12 @@
 //! What the HTTP contract says where several nodes answer.
 
-use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, held, look, lost, release};
+use crate::api::api_keys;
+use crate::redlock::{
+    LONG, PATIENCE, PATIENT, Site, Way, acquire, granted, held, look, lost, release, serves,
+    unavailable,
+};
 use crate::support::process::{BINARY, command};
-use crate::support::{Checked, Http, eventually};
+use crate::support::{Checked, Http, Service, eventually};
 
 const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";
@@ -108,6 +112,28 @@ async fn a_look_says_whether_a_token_has_the_key_only_if_a_majority_knows() {
     eventually(PATIENCE, async || (mine().await == Some(true)).then_some(())).await;
     site.nodes[1].run::<()>("DEL lock:k");
     assert_eq!(mine().await, Some(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_is_unknown_where_no_look_says_whether_its_token_has_the_key() {
+    let mut site = Site::of(3).await;
+    let keys = [("one", r#"[""]"#, r#"["acquire", "read"]"#)];
+    let settings = format!("[quotas]\nleases = 1\n{}", api_keys(&keys));
+    let [here, elsewhere] =
+        [site.started_by(PATIENT, &settings).await, site.started_by(PATIENT, &settings).await];
+    let by_key = |of: &Service| of.http().with("Authorization", "Bearer one");
+    serves(&by_key(&here)).await;
+    serves(&by_key(&elsewhere)).await;
+    site.all_vote().await;
+    granted(&by_key(&elsewhere), "k", MINE, LONG).await;
+    granted(&by_key(&here), "other", OTHER, LONG).await;
+    site.nodes[0].run::<()>("DEL lock:k");
+    let repeat = async || acquire(&by_key(&here), "k", MINE, LONG).await;
+    site.away(1, Way::Dropped);
+    let answer = repeat().await;
+    assert_eq!((answer.told(), &*answer.text("outcome")), (unavailable(), "unknown"));
+    site.back(1, Way::Dropped);
+    eventually(PATIENCE, async || (repeat().await.status == 200).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -123,6 +123,11 @@ impl Site {
 
     /// An instance with these variables, whether it serves or not.
     async fn started_with(&self, variables: &[(&str, &str)]) -> Service {
+        self.started_by(variables, "").await
+    }
+
+    /// The same with a settings file.
+    async fn started_by(&self, variables: &[(&str, &str)], settings: &str) -> Service {
         let urls = self.urls();
         let longest = format!("{}ms", self.longest.as_millis());
         let default = format!("{}ms", self.longest.as_millis().min(30_000));
@@ -132,7 +137,7 @@ impl Site {
             ("LOCKKEEPER_TTL_DEFAULT", &default),
         ];
         all.extend_from_slice(variables);
-        Service::start(&all, "").await
+        Service::start(&all, settings).await
     }
 
     /// So many instances, once all nodes vote.
