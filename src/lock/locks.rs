@@ -353,7 +353,7 @@ impl Locks {
     /// Speaks the last word of a hold; retries until its lease would have expired anyway.
     pub(crate) fn let_go(&self, of: Target, word: LastWord, over_at: Instant) -> JoinHandle<()> {
         let locks = self.clone();
-        let of = of.only(Condition::LetGo);
+        let of = of.only(Condition::LetGo { grants: false });
         self.tasks.spawn(async move {
             let mut attempts = ATTEMPTS;
             while locks.last_word(&of, word).await.is_err() && Instant::now() < over_at {

@@ -305,7 +305,7 @@ impl Locks {
     async fn renew_for_good(&self, part: &mut [Got]) -> Result<(), Refused> {
         let renew = async |one: &Got| {
             let kept = one.claim.kept && one.fresh;
-            let only = if kept { Condition::LetGo } else { Condition::Any };
+            let only = if kept { Condition::LetGo { grants: true } } else { Condition::Any };
             let renewed = self.renew(one.target(only), Some(one.claim.ttl)).await;
             (renewed, Instant::now())
         };

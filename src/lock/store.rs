@@ -124,7 +124,10 @@ pub enum Condition {
     Kept,
     /// It is kept, and its keeper lets it go: to renew it sets its end, earlier too, or leaves its
     /// end as it is without a TTL.
-    LetGo,
+    LetGo {
+        /// True for a part of its grant: its client is about to be told.
+        grants: bool,
+    },
     /// Its grant reached nobody, and its client was not heard of since.
     Unheard(Receipt),
     /// None, and whatever earlier calls with the token may still grant is ended too. May take a
@@ -153,7 +156,7 @@ impl Target {
         match self.only {
             Condition::Any | Condition::Ever => asked,
             Condition::Kept => Verb::Keep,
-            Condition::LetGo | Condition::Unheard(_) => Verb::LetGo,
+            Condition::LetGo { .. } | Condition::Unheard(_) => Verb::LetGo,
         }
     }
 }

@@ -181,11 +181,11 @@ impl Table {
         let asked = ttl.unwrap_or(entry.ttl);
         Renewed::Lease(match of.only {
             Condition::Kept if is_kept => self.extend(&of.key, entry, asked, now),
-            Condition::LetGo if is_kept => {
+            Condition::LetGo { .. } if is_kept => {
                 let entry = Entry { state: State::Heard, ..entry };
                 self.let_go(&of.key, entry, ttl, now)
             }
-            Condition::Kept | Condition::LetGo => return Renewed::Lost(None),
+            Condition::Kept | Condition::LetGo { .. } => return Renewed::Lost(None),
             _ if is_kept => return Renewed::Kept(entry.fencing_token),
             _ => self.extend(&of.key, Entry { state: State::Heard, ..entry }, asked, now),
         })

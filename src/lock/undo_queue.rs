@@ -178,7 +178,7 @@ impl Delivery {
     /// its votes are no longer open.
     pub(crate) fn kept(&mut self) {
         if let Some(grant) = self.guard.as_mut().and_then(|guard| guard.grant.as_mut()) {
-            grant.only = Condition::LetGo;
+            grant.only = Condition::LetGo { grants: false };
         }
     }
 

@@ -229,7 +229,8 @@ impl Both<'_> {
                 (renewed(said), renewed(self.table.renew(&other_kept, ttl, now)))
             }
             Act::LetGo(linger) => {
-                let [last, other_last] = [kept, other_kept].map(|kept| kept.only(Condition::LetGo));
+                let [last, other_last] =
+                    [kept, other_kept].map(|kept| kept.only(Condition::LetGo { grants: false }));
                 let linger = linger.map(Ttl::from_millis);
                 let said = store.renew(&last, linger).await.unwrap();
                 (renewed(said), renewed(self.table.renew(&other_last, linger, now)))

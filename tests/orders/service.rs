@@ -331,7 +331,7 @@ impl World {
         let Request { claim, stage, .. } = self.parties[party].requests.remove(at);
         let Stage::Leaves { number, ends } = stage else { return };
         let named = (!Rule::LastWordNames.is_left_out()).then_some(number);
-        let of = target((party, claim), named).only(Condition::LetGo);
+        let of = target((party, claim), named).only(Condition::LetGo { grants: false });
         if !ends {
             self.keep(&of, None);
         } else if let Ended::Lease(holder) = self.end(&of) {

@@ -39,7 +39,11 @@ impl Late {
         }
         self.world.state().counts.ghosts += 1;
         let Claim { key, token, origin, kept, .. } = &self.claim;
-        let only = if *kept && self.hangs_up { Condition::LetGo } else { unheard(*origin, win.by) };
+        let only = if *kept && self.hangs_up {
+            Condition::LetGo { grants: false }
+        } else {
+            unheard(*origin, win.by)
+        };
         let grant = Target::of(key, token, Some(win.lease.fencing_token)).only(only);
         for _ in 0..5 * REPEATS {
             if store.end(&grant).await.is_ok() {
@@ -161,7 +165,7 @@ impl Worker {
                 Some(Err(_)) | None => (),
             }
         }
-        let word = kept.only(Condition::LetGo);
+        let word = kept.only(Condition::LetGo { grants: false });
         match self.rng.u32(..5) {
             0 => self.goes_on_by_name(wish, lease.fencing_token).await,
             1 => {

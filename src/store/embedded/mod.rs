@@ -219,7 +219,7 @@ impl Store for EmbeddedStore {
         // An undo runs after all earlier calls with the token: they have run, or were withdrawn.
         let order = match of.only {
             Condition::Unheard(_) | Condition::Ever => Order::First,
-            Condition::Any | Condition::Kept | Condition::LetGo => Order::InTurn,
+            Condition::Any | Condition::Kept | Condition::LetGo { .. } => Order::InTurn,
         };
         let verb = of.verb(Verb::Release);
         let of = of.clone();

@@ -1,7 +1,7 @@
 //! Calls for a key: its node, the names of its keys, and the values that verbs have in common.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lock::error::{StoreError, Verb};
 use crate::lock::key::LockKey;
@@ -53,6 +53,22 @@ impl Calls {
         let keys = self.keys(key);
         let call = ScriptCall { script, keys: &keys.all(), args, when };
         self.topology.call(&call, self.patience).await
+    }
+
+    /// Waits until what a node has written for a key has reached the replicas, if the settings require
+    /// it. The error says why it has not.
+    pub(super) async fn confirmed(
+        &self,
+        key: &LockKey,
+        node: &Node,
+        since: Instant,
+    ) -> Result<(), String> {
+        let Some(replicas) = node.replicas() else { return Ok(()) };
+        let confirmed = replicas.confirm(self.keys(key).mark(), since).await;
+        if confirmed.is_err() {
+            self.metrics.redis_error("unreplicated");
+        }
+        confirmed
     }
 
     /// The deadline of so many calls, whose arguments are made after this.

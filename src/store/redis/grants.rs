@@ -41,10 +41,7 @@ pub(super) async fn replicated(
         "granted" | "again" => None,
         _ => return Ok(()),
     };
-    let Some(replicas) = node.replicas() else { return Ok(()) };
-    let mark = calls.keys(&claim.key).mark();
-    let Err(reason) = replicas.confirm(mark, since).await else { return Ok(()) };
-    calls.metrics.redis_error("unreplicated");
+    let Err(reason) = calls.confirmed(&claim.key, node, since).await else { return Ok(()) };
     let mut effect = Effect::Unknown;
     if let Some(number) = granted
         && end_unused(calls, claim, number, node).await

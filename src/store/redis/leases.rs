@@ -1,6 +1,8 @@
 //! Refresh and release.
 
-use crate::lock::error::{StoreError, Verb};
+use std::time::Instant;
+
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Lease, Origin, Receipt};
 use crate::lock::store::{Condition, Renewed, Target};
 use crate::lock::time::{Ttl, Uptime, millis_down};
@@ -8,7 +10,7 @@ use crate::store::redis::arguments::{RefreshArguments, ReleaseArguments};
 use crate::store::redis::calls::Calls;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
-use crate::store::redis::node::{Node, ScriptCall, Way};
+use crate::store::redis::node::{Node, ScriptCall, Way, failure};
 use crate::store::redis::replies::{fencing_token, malformed, refreshed};
 use crate::store::redis::script::{REFRESH, REFRESH_SHARE, RELEASE, Reply, or_empty};
 
@@ -28,7 +30,7 @@ pub(super) async fn refresh(
         named: or_empty(of.number).into(),
         asks: match of.only {
             Condition::Kept => "keeper",
-            Condition::LetGo => "last",
+            Condition::LetGo { .. } => "last",
             Condition::Any | Condition::Unheard(_) | Condition::Ever => "",
         }
         .into(),
@@ -38,14 +40,19 @@ pub(super) async fn refresh(
     };
     let all = arguments.all();
     let plain = &all[..RefreshArguments::PLAIN];
-    let (mut reply, _) = calls.run(&REFRESH, &of.key, plain, when).await?;
+    let began = Instant::now();
+    let (mut reply, mut node) = calls.run(&REFRESH, &of.key, plain, when).await?;
     if reply.word() == "rest" {
-        (reply, _) = calls.run(&REFRESH_SHARE, &of.key, &all, when).await?;
+        (reply, node) = calls.run(&REFRESH_SHARE, &of.key, &all, when).await?;
     }
     match reply.word() {
         "lost" => return Ok(Renewed::Lost(fencing_token(&mut reply))),
         "kept" => return calls.fencing_token(verb, &mut reply).map(Renewed::Kept),
         _ => (),
+    }
+    if of.only == (Condition::LetGo { grants: true }) {
+        let confirmed = calls.confirmed(&of.key, &node, began).await;
+        confirmed.map_err(|reason| failure(verb, Effect::Unknown, reason))?;
     }
     let fencing_token = calls.fencing_token(verb, &mut reply)?;
     let lease = refreshed(&of.key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;

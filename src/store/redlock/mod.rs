@@ -255,7 +255,7 @@ impl Store for RedlockStore {
             Condition::Unheard(_) | Condition::Ever => {
                 release::undo_all(&self.at, &of.key, &of.token).await
             }
-            Condition::Kept | Condition::LetGo => release::release_all(&self.at, of).await,
+            Condition::Kept | Condition::LetGo { .. } => release::release_all(&self.at, of).await,
             Condition::Any => self.release(of).await,
         }
     }

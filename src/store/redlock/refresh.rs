@@ -106,7 +106,7 @@ pub(super) async fn refresh_all(
         of,
         does: match of.only {
             Condition::Kept => Does::Keeps,
-            Condition::LetGo => Does::LetsGo,
+            Condition::LetGo { .. } => Does::LetsGo,
             _ => Does::Extends,
         },
         ttl: ttl.map(|ttl| ttl.min(at.rules.longest_lease)),

@@ -40,7 +40,7 @@ mod tests {
     }
 
     fn last_word(lease: &Lease) -> Target {
-        held(lease).only(Condition::LetGo)
+        held(lease).only(Condition::LetGo { grants: false })
     }
 
     fn held(lease: &Lease) -> Target {

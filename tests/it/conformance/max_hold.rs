@@ -117,7 +117,7 @@ mod tests {
         let claim = Claim { kept: true, ..capped("one") };
         let lease = stage.granted(&claim).await;
         let linger = Some(Ttl::from_millis(LONG_MS));
-        let of = Target::kept(&claim.token, &lease).only(Condition::LetGo);
+        let of = Target::kept(&claim.token, &lease).only(Condition::LetGo { grants: false });
         stage.store.renew(&of, linger).await.unwrap();
         let holder = stage.store.look(&claim.key, None, 0).await.unwrap().holder;
         let left = holder.map(|holder| holder.left.unwrap());

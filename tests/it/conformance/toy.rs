@@ -138,7 +138,7 @@ impl Store for Toy {
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         let verb = match of.only {
-            Condition::LetGo => Verb::LetGo,
+            Condition::LetGo { .. } => Verb::LetGo,
             _ => Verb::Release,
         };
         self.go(verb, self.store.end(of)).await

@@ -213,9 +213,27 @@ async fn grants_that_wait_at_once_share_one_question_to_the_replicas() {
     while let Some(ended) = clients.join_next().await {
         ended.unwrap();
     }
-    let stats: String = master.run("INFO commandstats");
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
-    let calls: usize = calls.unwrap().split(',').next().unwrap().parse().unwrap();
+    let calls = waits(&master);
     eprintln!("{} grants on replicas: {calls} times WAIT", 5 * CLIENTS);
     assert!(calls <= 5 * CLIENTS / 2, "{calls} times WAIT for {} grants", 5 * CLIENTS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_renewal_of_several_keys_has_to_reach_the_replicas_too() {
+    let (master, _replica, _wire) = pair().await;
+    let service = service(&master.url(), &[REPLICATED]).await;
+    let http = service.http();
+    until_granted(&http, "first").await;
+    let before = waits(&master);
+    let answer = http.token(TOKEN).post("/locks?key=a&key=b&wait=5s", "").await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    // A question for each grant, and for each lease that is let go: one after another.
+    assert_eq!(waits(&master) - before, 4);
+}
+
+/// How often the replicas were asked for.
+fn waits(master: &Redis) -> usize {
+    let stats: String = master.run("INFO commandstats");
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
+    calls.unwrap().split(',').next().unwrap().parse().unwrap()
 }
