@@ -55,6 +55,14 @@ impl StoreError {
         Self { verb, effect: Effect::None, fault: "too few servers", reason }
     }
 
+    /// The error of a lease that was lost just before the answer, when another request may have been
+    /// told of it.
+    pub(crate) fn lost_at_last() -> Self {
+        let reason = "the lease ended just before the answer".into();
+        let fault = "a lease was lost";
+        Self { verb: Verb::LetGo, effect: Effect::Unknown, fault, reason }
+    }
+
     /// The error of a call that claims a key.
     pub(crate) fn of_claim(self, origin: Origin) -> Self {
         let effect = match (self.effect, origin) {

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::{Notify, oneshot};
 
@@ -272,7 +271,6 @@ impl KeyLine {
         let is_join = matches!(question.ask, Ask::InLine(None));
         let is_refused = matches!(answer, Err(error) if error.effect == Effect::None);
         waiting.asked &= waiting.joined || !(is_join && is_refused);
-        waiting.request.unanswered.fetch_or(answer.is_err(), Ordering::Relaxed);
         let is_its = waiting.request.number == question.number;
         let (stood, joined, stops) = (waiting.place.is_some(), waiting.joined, waiting.stops);
         let over = match (&*answer, question.ask) {
@@ -402,15 +400,7 @@ mod tests {
 
     fn enter(line: &mut KeyLine, number: u64) {
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        line.enter(
-            claim(),
-            WaitingRequest {
-                number,
-                tell: oneshot::channel().0,
-                unanswered: Arc::default(),
-                _room: room,
-            },
-        );
+        line.enter(claim(), WaitingRequest { number, tell: oneshot::channel().0, _room: room });
     }
 
     /// The questions of the next round.
@@ -503,9 +493,7 @@ mod tests {
             let question = line.take_work(10, true).asking.remove(0);
             line.supersede(&claim().token);
             let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-            let tell = oneshot::channel().0;
-            let request =
-                WaitingRequest { number: 2, tell, unanswered: Arc::default(), _room: room };
+            let request = WaitingRequest { number: 2, tell: oneshot::channel().0, _room: room };
             line.enter(Claim { kept, ..claim() }, request);
             let fate = line.answered(&question, &mut Ok(Answer::Won(sample::win("key", 1))));
             assert!(matches!((fate, kept), (Fate::Over(_), false) | (Fate::Untold, true)));

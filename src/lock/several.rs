@@ -8,12 +8,12 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all, select_all};
+use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::lock::error::{Effect, LockError, StoreError};
+use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Grant, Lease, LockStatus, Origin};
+use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
 use crate::lock::leases::Registered;
 use crate::lock::locks::{Locks, may_wait};
 use crate::lock::store::{Answer, Condition, Renewed, Target};
@@ -56,8 +56,6 @@ struct Got {
     registered: Option<Registered>,
     /// The moment of the answer that renewed it for good.
     renewed: Option<Instant>,
-    /// True once another request may have been told of it.
-    told: bool,
 }
 
 impl Got {
@@ -65,11 +63,6 @@ impl Got {
     fn target(&self, only: Condition) -> Target {
         let number = Some(self.lease.fencing_token);
         Target::of(&self.claim.key, &self.claim.token, number).only(only)
-    }
-
-    fn count_as_told(&mut self) {
-        self.told = true;
-        self.delivery.count_as_told();
     }
 }
 
@@ -130,7 +123,7 @@ impl Locks {
             }
         };
         let waited = until.map_or(Duration::ZERO, |_| began.elapsed());
-        self.take_back(got, &refused).await;
+        take_back(got).await;
         match refused {
             Refused::Held(status) => Ok(AllAcquired::Held(status, waited)),
             Refused::Lost(key) => Ok(AllAcquired::Lost(key, waited)),
@@ -186,8 +179,7 @@ impl Locks {
             });
             registered.iter().for_each(|one| _ = one.has(&lease));
             let renewed = None;
-            let told = false;
-            got.push(Got { place, claim, lease, delivery, fresh, registered, renewed, told });
+            got.push(Got { place, claim, lease, delivery, fresh, registered, renewed });
         }
         Ok(has_waited)
     }
@@ -202,17 +194,12 @@ impl Locks {
         has_waited: &mut bool,
     ) -> Result<Delivery, LockError> {
         loop {
-            let (asked, unanswered) = self.ask_in_line(claim, until, has_waited).await?;
+            let asked = self.ask_in_line(claim, until, has_waited).await?;
             let (Some(until), Ok(Answer::Held(status))) = (until, asked.answer()) else {
                 return Ok(asked);
             };
             if status.mine != Some(true) {
                 return Ok(asked);
-            }
-            if unanswered {
-                // The lease is that of the lost answer, which nobody was told of.
-                let named = status.holder.as_ref().and_then(|own| own.fencing_token);
-                return self.ask(Claim { named, ..claim.clone() }).await;
             }
             keys.iter().for_each(|key| self.waiters.supersede(key, &claim.token));
             let again = self.ask(Claim { kept: false, ..claim.clone() }).await?;
@@ -228,33 +215,24 @@ impl Locks {
         }
     }
 
-    /// Asks for a key, and if it is held by others or the answer is lost, in its line. True is for a
-    /// question that got no answer.
+    /// Asks for a key, and if it is held by others, in its line.
     async fn ask_in_line(
         &self,
         claim: &Claim,
         until: Option<Instant>,
         has_waited: &mut bool,
-    ) -> Result<(Delivery, bool), LockError> {
+    ) -> Result<Delivery, LockError> {
         let first = Box::pin(self.ask(claim.clone())).await?;
-        let unanswered = match first.answer() {
-            Ok(Answer::Held(status)) if until.is_some() && may_wait(claim, status) => false,
-            // One of the service is undone.
-            Err(StoreError { effect: Effect::Unknown, .. })
-                if until.is_some() && claim.origin == Origin::Client =>
-            {
-                true
-            }
-            _ => return Ok((first, false)),
-        };
+        match first.answer() {
+            Ok(Answer::Held(status)) if until.is_some() && may_wait(claim, status) => (),
+            _ => return Ok(first),
+        }
         *has_waited = true;
-        let mut ticket = self.enter(claim.clone(), until)?;
-        let delivery = match ticket.outcome().await {
-            Some(delivery) => delivery,
+        match self.enter(claim.clone(), until)?.outcome().await {
+            Some(delivery) => Ok(delivery),
             // The instance shuts down; another one may have granted it.
-            None => Box::pin(self.ask(claim.clone())).await?,
-        };
-        Ok((delivery, unanswered || ticket.is_unanswered()))
+            None => Box::pin(self.ask(claim.clone())).await,
+        }
     }
 
     /// Renews the leases while a later key is awaited. Without an answer the last renewal decides.
@@ -297,8 +275,12 @@ impl Locks {
             self.renew_for_good(&mut got[1..]).await?;
             part = 1;
         }
-        got.iter_mut().for_each(Got::count_as_told);
-        self.renew_for_good(&mut got[..part]).await
+        got.iter_mut().for_each(|one| one.delivery.count_as_told());
+        match self.renew_for_good(&mut got[..part]).await {
+            // Another request may have been told of the others, so they stay.
+            Err(Refused::Lost(key)) => Err(Refused::Failed(key, StoreError::lost_at_last().into())),
+            done => done,
+        }
     }
 
     /// Makes leases plain, each with its full TTL.
@@ -343,21 +325,12 @@ impl Locks {
         };
         AllAcquired::Granted(got.into_iter().map(grant).collect())
     }
+}
 
-    /// Takes the new leases back, and waits a moment for that. After an unknown outcome those that count
-    /// as told stay: a client repeats its claim then, and another request may have been told of them.
-    async fn take_back(&self, got: Vec<Got>, refused: &Refused) {
-        let is_unknown = matches!(refused, Refused::Failed(..));
-        let mut ended = Vec::new();
-        let mut undone = Vec::new();
-        for one in got.into_iter().rev() {
-            if one.fresh && one.told && !is_unknown {
-                ended.push(self.release(one.target(Condition::Any)));
-            }
-            undone.extend(one.delivery.take_back());
-        }
-        let _ = timeout(TAKE_BACK, join(join_all(ended), join_all(undone))).await;
-    }
+/// Takes the new leases back that do not count as told, and waits a moment for that.
+async fn take_back(got: Vec<Got>) {
+    let undone = got.into_iter().rev().filter_map(|one| one.delivery.take_back());
+    let _ = timeout(TAKE_BACK, join_all(undone)).await;
 }
 
 fn is_lost(renewed: &Result<Renewed, StoreError>) -> bool {

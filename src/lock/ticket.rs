@@ -1,7 +1,6 @@
 //! A request's right to an outcome, and the ways to give it up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -24,7 +23,6 @@ pub(crate) struct Ticket {
     claim: Claim,
     number: u64,
     told: oneshot::Receiver<Option<Delivery>>,
-    unanswered: Arc<AtomicBool>,
     give_up_at: Option<Instant>,
     /// The time limit of the store's last answer, once the wait is over.
     stopping: Option<Instant>,
@@ -39,9 +37,8 @@ impl Ticket {
         give_up_at: Option<Instant>,
     ) -> Result<Self, LockError> {
         let (tell, told) = oneshot::channel();
-        let unanswered = Arc::default();
-        let number = waiters.enter(&claim, tell, Arc::clone(&unanswered))?;
-        Ok(Self { waiters, claim, number, told, unanswered, give_up_at, stopping: None })
+        let number = waiters.enter(&claim, tell)?;
+        Ok(Self { waiters, claim, number, told, give_up_at, stopping: None })
     }
 
     /// Waits for the outcome, once the wait is over for at most [`HEAR_OUT`]; `None` if the request
@@ -67,11 +64,6 @@ impl Ticket {
             told = &mut self.told => told.unwrap_or_else(|_| Some(self.unknown())),
             () = until(self.stopping) => Some(self.unknown()),
         }
-    }
-
-    /// Returns true if a question got no answer: a lease of the token may be that of its claim.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        self.unanswered.load(Ordering::Relaxed)
     }
 
     /// The number of claims ahead, as far as this instance knows; `None` before the store has told

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::mem::take;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -109,7 +109,6 @@ impl Waiters {
         self: &Arc<Self>,
         claim: &Claim,
         tell: oneshot::Sender<Option<Delivery>>,
-        unanswered: Arc<AtomicBool>,
     ) -> Result<u64, LockError> {
         let full = || LockError::TooManyWaiters("this instance has too many waiters");
         self.with(|lines| {
@@ -131,7 +130,7 @@ impl Waiters {
             line.supersede(&claim.token);
             let room = self.room.clone().try_acquire_owned().map_err(|_| full())?;
             let number = self.last_request.fetch_add(1, Ordering::Relaxed);
-            line.enter(claim.clone(), WaitingRequest { number, tell, unanswered, _room: room });
+            line.enter(claim.clone(), WaitingRequest { number, tell, _room: room });
             Ok(number)
         })
     }

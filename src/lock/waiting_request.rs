@@ -1,8 +1,5 @@
 //! The waiting request of a claim, as its line knows it.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::lock::store::Answer;
@@ -12,8 +9,6 @@ use crate::lock::undo_queue::Delivery;
 pub(crate) struct WaitingRequest {
     pub(super) number: u64,
     pub(super) tell: oneshot::Sender<Option<Delivery>>,
-    /// True once a question got no answer: a lease of the token may be that of its claim.
-    pub(super) unanswered: Arc<AtomicBool>,
     pub(super) _room: OwnedSemaphorePermit,
 }
 

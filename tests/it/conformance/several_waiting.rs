@@ -5,8 +5,8 @@ use crate::conformance::{on_every_store, on_routed_stores};
 on_every_store!(tests:
     earlier_keys_are_kept_while_a_later_one_is_awaited,
     nothing_is_left_of_keys_that_were_kept_for_a_while,
-    a_claim_goes_on_with_the_lease_of_a_lost_answer,
-    a_draining_instance_goes_on_with_the_lease_of_a_lost_answer,
+    a_claim_ends_no_other_lease_of_its_token_after_a_lost_answer,
+    a_lease_that_is_lost_at_last_leaves_those_that_may_have_been_told,
     an_end_that_the_instance_sees_ends_the_wait_at_once,
     a_client_that_leaves_before_the_last_renewal_leaves_nothing,
     leases_are_told_with_what_is_left_of_them,
@@ -24,7 +24,7 @@ on_routed_stores!(tests:
 mod tests {
     use std::time::{Duration, Instant};
 
-    use lockkeeper::lock::error::{LockError, Verb};
+    use lockkeeper::lock::error::{Effect, LockError, Verb};
     use lockkeeper::lock::lease::Claim;
     use lockkeeper::lock::several::AllAcquired;
     use lockkeeper::lock::store::{Ended, Target};
@@ -32,7 +32,8 @@ mod tests {
     use lockkeeper::lock::token::FencingToken;
 
     use crate::conformance::keys::{
-        LONG, Waiting, all, free, held, holds, in_line, is_free, locks, made, number, release, toy,
+        FOR_EVER, LONG, Waiting, all, free, granted, held, holds, in_line, is_free, locks, made,
+        number, release, toy,
     };
     use crate::conformance::toy::Way;
     use crate::conformance::{Stage, claim, key, token};
@@ -85,50 +86,56 @@ mod tests {
         }
     }
 
-    pub(super) async fn a_claim_goes_on_with_the_lease_of_a_lost_answer(stage: Stage) {
+    pub(super) async fn a_claim_ends_no_other_lease_of_its_token_after_a_lost_answer(stage: Stage) {
         let ((locks, toy), store) = (toy(&stage), &stage.store);
-        // Without a wait in line, and in it.
+        let before = stage.granted(&claim("a", "one", LONG)).await.fencing_token.number();
+        stage.granted(&claim("b", "other", LONG)).await;
         toy.let_go(Verb::TryAcquire, Way::Lost);
-        toy.let_go(Verb::WaitTurn, Way::Before);
-        let waiting = Waiting::of(&locks, all(&["a"], "one"));
-        toy.called(Verb::WaitTurn, 0).await;
+        let answer = locks.acquire_all(all(&["a", "b"], "one"), FOR_EVER).await;
+        assert!(matches!(&answer, Err((on, LockError::Store(_))) if *on == key("a")), "{answer:?}");
         toy.let_go(Verb::TryAcquire, Way::Straight);
+        assert_eq!(number(store, "a", "one").await, Some(before));
+        // In line: another request of the token gets the key while no question is answered.
+        let waiting = Waiting::of(&locks, all(&["b", "c"], "one"));
+        in_line(store, "b").await;
+        toy.all_go(Verb::WaitTurn, Way::Refused).await;
+        release(store, "b", "other").await;
+        let before = stage.granted(&claim("b", "one", LONG)).await.fencing_token.number();
+        toy.called(Verb::WaitTurn, toy.calls(Verb::WaitTurn)).await;
         toy.let_go(Verb::WaitTurn, Way::Straight);
         let grants = waiting.granted().await;
-        assert_eq!(number(store, "a", "one").await, Some(grants[0].lease.fencing_token.number()));
-        for (claims, name) in
-            [(all(&["a", "b"], "two"), "two"), (made(&["a", "b"], "three"), "three")]
-        {
-            let waiting = Waiting::of(&locks, claims);
-            in_line(store, "a").await;
-            toy.all_go(Verb::WaitTurn, Way::Lost).await;
-            let before = toy.calls(Verb::WaitTurn);
-            stage.forced("a").await.unwrap();
-            toy.called(Verb::WaitTurn, before).await;
-            toy.let_go(Verb::WaitTurn, Way::Straight);
-            for grant in waiting.granted().await {
-                let on = grant.lease.key.as_str();
-                assert_eq!(number(store, on, name).await, Some(grant.lease.fencing_token.number()));
-            }
-            release(store, "b", name).await;
-        }
+        assert_eq!(grants[0].lease.fencing_token.number(), before);
+        assert_eq!(number(store, "b", "one").await, Some(before));
     }
 
-    pub(super) async fn a_draining_instance_goes_on_with_the_lease_of_a_lost_answer(stage: Stage) {
-        let ((locks, toy), store) = (toy(&stage), &stage.store);
-        stage.granted(&claim("a", "other", LONG)).await;
-        let waiting = Waiting::of(&locks, all(&["a"], "one"));
-        in_line(store, "a").await;
-        toy.all_go(Verb::WaitTurn, Way::Lost).await;
-        let before = toy.calls(Verb::WaitTurn);
-        stage.forced("a").await.unwrap();
-        toy.called(Verb::WaitTurn, before).await;
-        let lost = holds(store, "a", "one").await;
-        locks.drain();
-        let grants = waiting.granted().await;
-        let has = number(store, "a", "one").await;
-        assert_eq!(has, Some(grants[0].lease.fencing_token.number()));
-        assert!(has > Some(lost), "it replaced that lease");
+    pub(super) async fn a_lease_that_is_lost_at_last_leaves_those_that_may_have_been_told(
+        stage: Stage,
+    ) {
+        let store = &stage.store;
+        for (claims, name) in [(all(&["a", "b"], "one"), "one"), (made(&["a", "b"], "two"), "two")]
+        {
+            let (locks, toy) = toy(&stage);
+            toy.let_go(Verb::LetGo, Way::Before);
+            let waiting = Waiting::of(&locks, claims);
+            toy.called(Verb::LetGo, 0).await;
+            stage.forced("a").await.unwrap();
+            toy.let_go(Verb::LetGo, Way::Straight);
+            let answer = waiting.answer().await;
+            let Err((on, LockError::Store(error))) = answer else { panic!("{answer:?}") };
+            assert_eq!((on, error.effect), (key("a"), Effect::Unknown));
+            if name == "one" {
+                // The client repeats it.
+                let before = number(store, "b", "one").await;
+                let grants = granted(locks.acquire_all(all(&["a", "b"], "one"), FOR_EVER).await);
+                let again = grants.iter().map(|(grant, fresh)| (grant.lease.fencing_token, fresh));
+                let again: Vec<_> =
+                    again.map(|(number, fresh)| (number.number(), *fresh)).collect();
+                assert_eq!((again[0].1, Some(again[1].0), again[1].1), (true, before, false));
+                release(store, "a", "one").await;
+                release(store, "b", "one").await;
+            }
+            free(store, &["a", "b"]).await;
+        }
     }
 
     pub(super) async fn an_end_that_the_instance_sees_ends_the_wait_at_once(stage: Stage) {
