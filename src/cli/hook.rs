@@ -17,6 +17,7 @@ use futures_util::stream;
 use futures_util::stream::StreamExt;
 
 use crate::cli::claimant::{Claimant, Progress};
+use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::cli::hook::harness::{Call, Event, Harness};
 use crate::cli::hook::session::{Session, SessionLease};
@@ -27,7 +28,7 @@ use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
 /// The most bytes of what a harness says: a tool's input has the text that it writes.
@@ -120,16 +121,14 @@ impl Hook {
         let before = session.asks(key)?;
         let claimant = self.claimant(call, key, &session)?;
         let renewed = self.renew_all(&claimant.client, &session, Some(key));
-        let (acquired, renewed) = join(claimant.acquire(Some(self.wait)), renewed).await;
+        let (acquired, renewed) = join(self.acquire(&claimant, &session), renewed).await;
         renewed?;
+        let (acquired, missed) = acquired?;
         match acquired {
-            Ok((_, granted)) => {
-                let number = granted.fencing_token;
+            Ok(number) => {
                 session.granted(key, number)?;
                 // Another session had it since the earlier calls, or while this one waited.
-                let is_another = before.is_some_and(|(_, before)| before != Some(number));
-                let may_have_changed = is_another || !granted.waited.is_zero();
-                Ok(may_have_changed.then(|| {
+                Ok((missed || before.was_another(number)).then(|| {
                     format!(
                         "Another session may have had the lock on '{key}' and changed the file. \
                          It is yours now: read the file once more before you edit it."
@@ -159,6 +158,25 @@ impl Hook {
             },
             Err(other) => Err(other),
         }
+    }
+
+    /// Acquires the key, and returns whether the first attempt failed. The failure is noted before
+    /// the wait, in which the harness may kill this process.
+    async fn acquire(
+        &self,
+        claimant: &Claimant,
+        session: &Session,
+    ) -> Result<(Result<FencingToken, Failure>, bool), String> {
+        let until = Moment::now().after(self.wait);
+        let mut acquired = claimant.acquire(Some(Duration::ZERO)).await;
+        let missed = acquired.is_err();
+        if missed {
+            session.missed(&claimant.key)?;
+            if !until.has_come() {
+                acquired = claimant.acquire(Some(until.left())).await;
+            }
+        }
+        Ok((acquired.map(|(_, granted)| granted.fencing_token), missed))
     }
 
     fn claimant(&self, call: &Call, key: &LockKey, session: &Session) -> Result<Claimant, String> {

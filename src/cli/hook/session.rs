@@ -41,13 +41,24 @@ struct State {
     leases: BTreeMap<String, Known>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-struct Known {
+/// What the calls of a session know of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Known {
     /// The fencing token; none from a call that asks for the key until one is granted it, and once
     /// the lease is lost.
     number: Option<u64>,
     /// When it was renewed, in microseconds of the wall clock.
     renewed_us: u64,
+    /// Of a key without a number: the lease was lost, or a call was refused it or not answered. A
+    /// call that has no answer yet changes nothing.
+    missed: bool,
+}
+
+impl Known {
+    /// Returns true if another session may have had the key before the lease with this number.
+    pub(super) fn was_another(self, number: FencingToken) -> bool {
+        self.number.map_or(self.missed, |before| before != number.number())
+    }
 }
 
 impl Session {
@@ -64,19 +75,23 @@ impl Session {
         Ok(Self { token, directory, name })
     }
 
-    /// Notes that the session asks for a key, and returns its lease by the earlier calls. That has no
-    /// number if none was granted it: each was refused, killed while it waited, or not answered.
-    pub(super) fn asks(&self, key: &LockKey) -> Result<Option<SessionLease>, String> {
+    /// Notes that the session asks for a key, and returns what its earlier calls know.
+    pub(super) fn asks(&self, key: &LockKey) -> Result<Known, String> {
+        self.change(|state| *state.leases.entry(key.as_str().to_owned()).or_default())
+    }
+
+    /// Notes that a call was refused the key or not answered.
+    pub(super) fn missed(&self, key: &LockKey) -> Result<(), String> {
         self.change(|state| {
-            let before = state.held(|known, _| known == key.as_str()).pop();
-            state.leases.entry(key.as_str().to_owned()).or_default();
-            before
+            let known = state.leases.get_mut(key.as_str());
+            known.into_iter().for_each(|known| known.missed = true);
         })
     }
 
     /// Notes a grant.
     pub(super) fn granted(&self, key: &LockKey, number: FencingToken) -> Result<(), String> {
-        let known = Known { number: Some(number.number()), renewed_us: wall_clock_micros() };
+        let number = Some(number.number());
+        let known = Known { number, renewed_us: wall_clock_micros(), missed: false };
         self.change(|state| {
             state.leases.insert(key.as_str().to_owned(), known);
         })
@@ -94,7 +109,8 @@ impl Session {
                 state.known(lease).into_iter().for_each(|known| known.renewed_us = now);
             }
             for lease in lost {
-                state.known(lease).into_iter().for_each(|known| known.number = None);
+                let known = state.known(lease).into_iter();
+                known.for_each(|known| (known.number, known.missed) = (None, true));
             }
         })
     }
@@ -251,10 +267,15 @@ mod tests {
         let session = session(directory.path());
         assert_eq!(session.held(), Ok(vec![]));
         for on in ["a", "b"] {
-            assert_eq!(session.asks(&key(on)), Ok(None));
-            assert_eq!(session.asks(&key(on)), Ok(Some((key(on), None))), "it has got nothing");
+            let before = session.asks(&key(on)).unwrap();
+            assert_eq!(session.asks(&key(on)), Ok(before), "it has got nothing");
+            assert!(!before.was_another(number(7)), "the call before may go on");
         }
+        session.missed(&key("a")).unwrap();
+        assert!(session.asks(&key("a")).unwrap().was_another(number(7)));
         assert_eq!(session.granted(&key("a"), number(7)), Ok(()));
+        let before = session.asks(&key("a")).unwrap();
+        assert!(!before.was_another(number(7)) && before.was_another(number(8)));
         let all = vec![(key("a"), Some(number(7))), (key("b"), None)];
         for _ in 0..2 {
             assert_eq!(session.held(), Ok(all.clone()), "it is not taken");
@@ -300,7 +321,7 @@ mod tests {
         session.renewed(&[], &lease).unwrap();
         assert_eq!(due(), []);
         assert_eq!(session.held(), Ok(vec![(key("a"), None)]));
-        assert_eq!(session.asks(&key("a")), Ok(Some((key("a"), None))));
+        assert!(session.asks(&key("a")).unwrap().was_another(number(8)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! that are killed or denied, an end without the service.
 
 use std::os::unix::fs::chown;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
@@ -135,7 +136,7 @@ async fn a_call_that_meets_the_end_of_its_turn_does_not_lock_its_session_out() {
         })
     };
     let call = ran("PreToolUse");
-    gate.holds().await;
+    gate.holds(1).await;
     assert_eq!(ran("Stop").await.unwrap(), "");
     gate.open();
     assert_eq!(call.await.unwrap(), "");
@@ -143,6 +144,31 @@ async fn a_call_that_meets_the_end_of_its_turn_does_not_lock_its_session_out() {
     assert_eq!(ran("PreToolUse").await.unwrap(), "", "it is its own");
     assert_eq!(ran("SessionEnd").await.unwrap(), "");
     assert_eq!(stage.held().await, [""; 0]);
+}
+
+/// A harness may run the hooks of several calls at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_side_by_side_are_not_taken_for_another_session() {
+    let stage = Arc::new(Stage::new());
+    let ran = |url: String, file: PathBuf| {
+        let stage = stage.clone();
+        spawn_blocking(move || {
+            let call = input("one", "PreToolUse", &json!({ "file_path": file }));
+            let ran = stage.ran(&[], &url, &call);
+            assert_eq!((ran.status.code(), &*ran.stderr), (Some(0), &b""[..]), "{ran:?}");
+            String::from_utf8(ran.stdout).unwrap()
+        })
+    };
+    for file in 0..4 {
+        let path = stage.path(&format!("shop/src/{file}.rs"));
+        let gate = Gate::before(stage.service.address().port(), "POST").await;
+        let calls = [ran(gate.url(), path.clone()), ran(gate.url(), path)];
+        gate.holds(2).await;
+        gate.open();
+        for call in calls {
+            assert_eq!(call.await.unwrap(), "", "{file}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

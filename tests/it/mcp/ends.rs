@@ -111,7 +111,7 @@ async fn a_cancelled_call_leaves_the_lease_that_another_has_acquired_meanwhile()
     let mut agent = stage.agent_at(&gate.url(), "one", &[]);
     let call = |purpose| json!({ "key": "k", "purpose": purpose, "wait_seconds": 10 });
     let cancelled = agent.begin_call("acquire", call("first"));
-    gate.holds().await;
+    gate.holds(1).await;
     let number = async || stage.state("k").await["fencing_token"].as_u64();
     let first = number().await.unwrap();
     agent.begin_call("release", json!({ "key": "k" }));

@@ -45,9 +45,9 @@ impl Gate {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Waits until a request is held.
-    pub(crate) async fn holds(&self) {
-        eventually(PATIENCE, async || (*self.held.borrow() > 0).then_some(())).await;
+    /// Waits until so many requests are held.
+    pub(crate) async fn holds(&self, requests: usize) {
+        eventually(PATIENCE, async || (*self.held.borrow() == requests).then_some(())).await;
     }
 
     /// Lets all requests pass.
