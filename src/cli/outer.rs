@@ -6,10 +6,10 @@ use tokio::time::sleep;
 use crate::cli::claimant::{Absence, Contention, PAUSE, Unanswered};
 use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, LeaseId};
 use crate::lock::key::LockKey;
 use crate::lock::slots::{Share, Slots};
-use crate::wire::StatusBody;
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// The variables with what COMMAND is told of its lease: its key, token, fencing token and slot.
 pub(super) const KEY: &str = "LOCK_KEY";
@@ -20,18 +20,15 @@ pub(super) const SLOT: &str = "LOCK_SLOT";
 /// The variable with a line for each lease of COMMAND: its fencing token and its key.
 pub(super) const FENCING_TOKENS: &str = "LOCK_FENCING_TOKENS";
 
-/// The variable with a line for each lease of the `exec` further out, outermost first.
+/// The variable with a line for each lease of each `exec` around a process, outermost first.
 pub(super) const OUTER: &str = "LOCK_OUTER";
-
-/// The slot of a lease without one.
-const NONE: &str = "-";
 
 /// A lease of an outer `exec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OuterLease {
-    pub(super) fencing_token: u64,
-    pub(super) token: String,
-    pub(super) slot: Option<String>,
+    pub(super) fencing_token: FencingToken,
+    pub(super) token: LeaseToken,
+    pub(super) share: Share,
     pub(super) key: LockKey,
 }
 
@@ -48,84 +45,64 @@ pub(super) enum Standing {
 
 impl OuterLease {
     fn parse(line: &str) -> Option<Self> {
-        let mut words = line.splitn(4, ' ');
-        let number = words.next()?;
-        let token = words.next()?;
-        let slot = words.next()?;
+        let mut words = line.splitn(6, ' ');
         Some(Self {
-            fencing_token: number.parse().ok()?,
-            token: token.to_owned(),
-            slot: Some(slot.to_owned()).filter(|slot| slot != NONE),
+            fencing_token: FencingToken::from_number(words.next()?.parse().ok()?)?,
+            token: LeaseToken::parse(words.next()?).ok()?,
+            share: Share {
+                slots: Slots::from_number(words.next()?.parse().ok()?)?,
+                units: words.next()?.parse().ok()?,
+                slot: Some(words.next()?.parse().ok()?).filter(|slot| *slot != 0),
+            },
             key: LockKey::parse(words.next()?).ok()?,
         })
     }
 
-    /// The line that is parsed.
+    /// The line that is parsed; a lease without a slot has slot 0.
     pub(super) fn line(&self) -> String {
-        let Self { fencing_token, token, slot, key } = self;
-        format!("{fencing_token} {token} {} {key}", slot.as_deref().unwrap_or(NONE))
+        let Self { fencing_token, token, share, key } = self;
+        let (slots, slot) = (share.slots.number(), share.slot.unwrap_or_default());
+        format!("{fencing_token} {} {slots} {} {slot} {key}", token.expose(), share.units)
     }
 }
 
 /// The leases of all `exec` around this process, outermost first.
 pub(super) fn leases() -> Vec<OuterLease> {
-    of(|name| std::env::var(name).unwrap_or_default())
+    of(&std::env::var(OUTER).unwrap_or_default())
 }
 
-fn of(variable: impl Fn(&str) -> String) -> Vec<OuterLease> {
-    let mut found: Vec<_> = variable(OUTER).lines().filter_map(OuterLease::parse).collect();
-    let key = variable(KEY);
-    let token = variable(TOKEN);
-    let slot = variable(SLOT);
-    for (number, name) in variable(FENCING_TOKENS).lines().filter_map(|line| line.split_once(' ')) {
-        let slot = if name == key && !slot.is_empty() { &slot } else { NONE };
-        let lease = OuterLease::parse(&format!("{number} {token} {slot} {name}"));
-        // One within that of an outer `exec` is there already, with its own token.
-        let is_new = |lease: &OuterLease| {
-            let same = |one: &OuterLease| {
-                (one.fencing_token, &one.key) == (lease.fencing_token, &lease.key)
-            };
-            !found.iter().any(same)
-        };
-        found.extend(lease.filter(is_new));
-    }
-    found
+fn of(lines: &str) -> Vec<OuterLease> {
+    lines.lines().filter_map(OuterLease::parse).collect()
 }
 
 /// The lease of an outer `exec` on this key, if it lasts, beside a claim with this share. The service
-/// is asked: it may be another one, and the `exec` may have ended. No two leases of a key have one
-/// fencing token.
+/// is asked: it may be another one, and the `exec` may have ended.
 pub(super) async fn look(
     client: &Client,
     (key, share): (&LockKey, Option<Share>),
     contention: &Contention,
 ) -> Result<Option<(OuterLease, Standing)>, Failure> {
-    let mut leases = leases();
-    leases.retain(|lease| lease.key == *key);
-    if leases.is_empty() {
-        return Ok(None);
+    for lease in leases().into_iter().rev().filter(|lease| lease.key == *key) {
+        if lasts(client, &lease, contention).await? {
+            let standing = standing(lease.share, share.unwrap_or_default());
+            return Ok(Some((lease, standing)));
+        }
     }
-    let body = answered(client, key, contention).await?;
-    let status: StatusBody = serde_json::from_str(&body)?;
-    let wanted = share.unwrap_or_default();
-    let wanted = (wanted.slots.limit(), wanted.units); // As answers tell it.
-    let found = leases.into_iter().rev().find_map(|lease| {
-        let its = share_of(&status, lease.fencing_token)?;
-        Some((lease, standing(its, wanted)))
-    });
-    Ok(found)
+    Ok(None)
 }
 
-/// The state of the key. An absence of the service is waited out as before any claim.
-async fn answered(
+/// Returns true if the lease lasts. An absence of the service is waited out as before any claim.
+async fn lasts(
     client: &Client,
-    key: &LockKey,
+    lease: &OuterLease,
     contention: &Contention,
-) -> Result<String, ClientError> {
+) -> Result<bool, ClientError> {
     let mut absence = Absence::default();
     loop {
         let at = Moment::now();
-        match client.inspect(key, None).await {
+        let OuterLease { key, token, fencing_token, .. } = lease;
+        let named = LeaseId { key, token, fencing_token: Some(*fencing_token) };
+        match client.has(named).await {
             Err(error) if error.may_pass() => {
                 absence.notes(Unanswered { at, sent: false, was_cut: true });
                 if absence.is_too_long(!contention.waits()) {
@@ -138,42 +115,28 @@ async fn answered(
     }
 }
 
-/// The slots and the units of the lease with this number, if the key has it.
-fn share_of(status: &StatusBody, fencing_token: u64) -> Option<(u16, u16)> {
-    if status.fencing_token == Some(fencing_token) {
-        return Some((Slots::ALONE.number(), 1));
-    }
-    let mut leases = status.leases.iter().flatten();
-    let its = leases.find(|lease| lease.fencing_token == Some(fencing_token))?;
-    Some((its.slots, its.units.unwrap_or(1)))
-}
-
-/// Of slots and units.
-fn standing(its: (u16, u16), wanted: (u16, u16)) -> Standing {
-    match its.0 == wanted.0 && its.1 >= wanted.1 {
+fn standing(its: Share, wanted: Share) -> Standing {
+    let units = u64::from(its.units) + u64::from(wanted.units);
+    match its.slots == wanted.slots && its.units >= wanted.units {
         true => Standing::Within,
-        false if its.1 + wanted.1 <= its.0.min(wanted.0) => Standing::Apart,
+        false if its.slots.min(wanted.slots).allows(units) => Standing::Apart,
         false => Standing::InTheWay,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{FENCING_TOKENS, KEY, OUTER, SLOT, Standing, TOKEN, of, share_of, standing};
+    use super::{Standing, of, standing};
+    use crate::lock::slots::{Share, Slots};
 
     #[test]
     fn the_leases_of_all_exec_around_a_process_are_known() {
-        let found = of(|name| match name {
-            OUTER => "5 outermost - a key\n6 middle 2 b\nnonsense\n".to_owned(),
-            KEY => "c".to_owned(),
-            TOKEN => "inner".to_owned(),
-            SLOT => "3".to_owned(),
-            FENCING_TOKENS => "6 b\n7 c\n8 d/e".to_owned(),
-            _ => String::new(),
-        });
-        let lines: Vec<_> = found.iter().map(super::OuterLease::line).collect();
-        assert_eq!(lines, ["5 outermost - a key", "6 middle 2 b", "7 inner 3 c", "8 inner - d/e"]);
-        assert_eq!(of(|_| String::new()), []);
+        let lines = "5 token-of-the-outermost 1 1 0 a key\n6 token-of-the-inner 8 1 3 b\nnonsense\n\
+                     7 token-of-the-inner 1001 1 0 d/e\n";
+        let found: Vec<_> = of(lines).iter().map(super::OuterLease::line).collect();
+        let expected: Vec<_> = lines.lines().filter(|line| *line != "nonsense").collect();
+        assert_eq!(found, expected);
+        assert_eq!(of(""), []);
     }
 
     #[test]
@@ -181,8 +144,10 @@ mod tests {
         for (its, wanted, expected) in [
             ((1, 1), (1, 1), Standing::Within),
             ((3, 1), (3, 1), Standing::Within),
-            ((1_000, 1), (1_000, 1), Standing::Within),
+            ((1_001, 1), (1_001, 1), Standing::Within),
+            ((1_001, 1), (1_000, 1), Standing::Apart),
             ((1, 1), (3, 1), Standing::InTheWay),
+            ((1, 1), (1_001, 1), Standing::InTheWay),
             ((3, 1), (1, 1), Standing::InTheWay),
             ((3, 1), (5, 1), Standing::Apart),
             ((8, 3), (8, 3), Standing::Within),
@@ -191,20 +156,11 @@ mod tests {
             ((8, 3), (8, 6), Standing::InTheWay),
             ((8, 3), (9, 6), Standing::InTheWay),
         ] {
-            assert_eq!(standing(its, wanted), expected, "{its:?} {wanted:?}");
-        }
-        let alone = r#"{"key":"k","held":true,"waiters":0,"fencing_token":7}"#;
-        let shared = r#"{"key":"k","held":true,"waiters":0,"holders":2,"slots":3,
-            "leases":[{"fencing_token":7,"slots":3},{"fencing_token":8,"slots":5,"units":2}]}"#;
-        for (json, number, expected) in [
-            (alone, 7, Some((1, 1))),
-            (alone, 8, None),
-            (shared, 7, Some((3, 1))),
-            (shared, 8, Some((5, 2))),
-            (shared, 9, None),
-        ] {
-            let status = serde_json::from_str(json).unwrap();
-            assert_eq!(share_of(&status, number), expected, "{json}");
+            let share = |(slots, units)| {
+                let slots = Slots::from_number(slots).unwrap();
+                Share { slots, units, slot: None }
+            };
+            assert_eq!(standing(share(its), share(wanted)), expected, "{its:?} {wanted:?}");
         }
     }
 }

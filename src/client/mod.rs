@@ -6,6 +6,7 @@
 
 mod answer;
 mod connect;
+mod look;
 mod several;
 mod tls;
 
@@ -233,17 +234,6 @@ impl Client {
             // A proxy's page means that nothing was released.
             _ => Err(ClientError::strange()),
         }
-    }
-
-    /// Returns the state of a key, with the first `waiters` of its line, if given.
-    pub(crate) async fn inspect(
-        &self,
-        key: &LockKey,
-        waiters: Option<u64>,
-    ) -> Result<String, ClientError> {
-        let query = waiters.map_or_else(String::new, |most| format!("?waiters={most}"));
-        let path = format!("{}{query}", key_path(key));
-        Ok(self.call(HttpCall::new(Method::GET, path)).await?.1)
     }
 
     /// A page of the held keys that begin with `prefix`, the first or the one at `cursor`.

@@ -25,7 +25,7 @@ pub(crate) struct StatusBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<Vec<WaiterBody>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    mine: Option<bool>,
+    pub(crate) mine: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -45,6 +45,7 @@ use crate::cli::{exit, outer, owner, runtime};
 use crate::client::{KeyWish, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
+use crate::lock::slots::Share;
 use crate::lock::time::millis_down;
 use crate::platform::processes;
 
@@ -326,25 +327,26 @@ impl<'a> Prepared<'a> {
     /// The variables of COMMAND; without a lease those of an outer one are removed.
     fn environment(&self, leases: &Leases<'_>) -> Vec<(&'static str, Option<String>)> {
         let own = leases.all().map(|(keeper, lease)| OuterLease {
-            fencing_token: lease.fencing_token.number(),
-            token: keeper.claimant.token.expose().to_owned(),
-            slot: lease.slot.map(|slot| slot.to_string()),
+            fencing_token: lease.fencing_token,
+            token: keeper.claimant.token.clone(),
+            share: Share { slot: lease.slot, ..keeper.claimant.wish.share.unwrap_or_default() },
             key: keeper.claimant.key.clone(),
         });
-        let all: Vec<_> = own.chain(self.outer.iter().cloned()).collect();
+        let own: Vec<_> = own.collect();
+        let lines: Vec<_> = outer::leases().iter().chain(&own).map(OuterLease::line).collect();
+        let all: Vec<_> = own.into_iter().chain(self.outer.iter().cloned()).collect();
         // Of a pool the one that there is, of several keys KEY.
         let first = all.iter().find(|lease| lease.key == self.key).or_else(|| all.first());
         let each = |lease: &OuterLease| format!("{} {}", lease.fencing_token, lease.key);
         let numbers = first.map(|_| all.iter().map(each).collect::<Vec<_>>().join("\n"));
-        let further: Vec<_> = outer::leases().iter().map(OuterLease::line).collect();
         let mut changes = vec![
             (outer::KEY, first.map(|lease| lease.key.to_string())),
-            (TOKEN, first.map(|lease| lease.token.clone())),
+            (TOKEN, first.map(|lease| lease.token.expose().to_owned())),
             (outer::FENCING_TOKEN, first.map(|lease| lease.fencing_token.to_string())),
             (FENCING_TOKENS, numbers),
-            (outer::SLOT, first.and_then(|lease| lease.slot.clone())),
+            (outer::SLOT, first.and_then(|lease| lease.share.slot.map(|slot| slot.to_string()))),
             ("LOCK_URL", first.map(|_| self.exec.remote.url().to_owned())),
-            (outer::OUTER, Some(further.join("\n")).filter(|lines| !lines.is_empty())),
+            (outer::OUTER, Some(lines.join("\n")).filter(|lines| !lines.is_empty())),
         ];
         if !self.exec.pass_api_key {
             changes.push((API_KEY, None));

@@ -85,6 +85,29 @@ async fn a_share_that_excludes_the_outer_one_is_refused_and_not_waited_for() {
     assert!(!std::path::Path::new(&marker).exists());
 }
 
+/// A look names the first hundred leases of a key.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outer_lease_is_found_among_any_number_of_others() {
+    let stage = Stage::new();
+    let (http, marker) = (stage.service.http(), stage.path("started"));
+    for (share, query) in [("--shared", "shared=true"), ("--slots=200", "slots=200")] {
+        for _ in 0..105 {
+            let path = format!("/locks/key{share}?{query}&ttl=10m");
+            assert_eq!(http.post(&path, "").await.status, 201);
+        }
+        let key = format!("key{share}");
+        let words = ["-t", "1h", share, &key];
+        let ran = outer(&stage, &words, &format!("@tells; @exec -q {share} {key} @tells"));
+        let lines: Vec<_> = ran.out.lines().collect();
+        assert!(lines.len() == 2 && lines[0] == lines[1], "{ran:?}");
+        let ran = outer(&stage, &words, &format!("@exec -w 5 {key} touch {marker}"));
+        assert_eq!(ran.code, Some(80), "{ran:?}");
+        let ran = outer(&stage, &words, &format!("{BINARY} acquire -w 5 {key}"));
+        assert_eq!(ran.code, Some(80), "{ran:?}");
+    }
+    assert!(!std::path::Path::new(&marker).exists());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_inner_command_shares_the_slot_of_the_outer_one() {
     let stage = Stage::new();
