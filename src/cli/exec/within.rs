@@ -9,10 +9,13 @@ use crate::lock::key::LockKey;
 
 impl Prepared<'_> {
     /// Takes what an outer `exec` has instead of asking for it: one that waits for its COMMAND would
-    /// be waited for. Of a pool one key is enough.
+    /// be waited for. Of a pool one key is enough, and those that an outer one excludes are not
+    /// asked for.
     pub(super) async fn go_within_outer_leases(&mut self) -> Result<(), Failure> {
         let contention = &self.exec.contention;
         let voice = self.exec.remote.voice();
+        let is_pool = !self.exec.any_of.is_empty();
+        let mut excluded = Vec::new();
         for keeper in &self.keepers {
             let Claimant { client, key, wish, .. } = &keeper.claimant;
             let found = match outer::look(client, (key, wish.share), contention).await {
@@ -32,6 +35,10 @@ impl Prepared<'_> {
                     self.outer.push(lease);
                 }
                 Some((_, Standing::InTheWay)) if contention.waits() => {
+                    excluded.push(key.clone());
+                    if is_pool && excluded.len() < self.keepers.len() {
+                        continue;
+                    }
                     let why = format!(
                         "'{key}': an outer exec has the key with another share (--slots, --units, \
                          --shared), so that COMMAND would wait for its own end"
@@ -42,10 +49,9 @@ impl Prepared<'_> {
             }
         }
         let outer = &self.outer;
-        let is_pool = !self.exec.any_of.is_empty();
         let is_there = |key: &LockKey| outer.iter().any(|lease| lease.key == *key);
         self.keepers.retain(|keeper| match is_pool {
-            true => outer.is_empty(),
+            true => outer.is_empty() && !excluded.contains(&keeper.claimant.key),
             false => !is_there(&keeper.claimant.key),
         });
         Ok(())

@@ -109,6 +109,20 @@ async fn the_outer_lease_is_found_among_any_number_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pool_goes_without_the_keys_that_an_outer_exec_has_in_its_way() {
+    let stage = Stage::new();
+    let shared = ["--shared", "a"];
+    let ran = outer(&stage, &shared, "@exec -w 10m --any-of b a @tells");
+    assert!(ran.code == Some(0) && ran.out.starts_with("b "), "{ran:?}");
+    let ran = outer(&stage, &shared, "@exec -q -w 10m --any-of a b @tells");
+    assert!(ran.code == Some(0) && ran.out.starts_with("b "), "{ran:?}");
+    let both = ["--shared", "--also", "b", "a"];
+    let ran = outer(&stage, &both, "@exec -w 10m --any-of b a @tells");
+    assert_eq!((ran.code, &*ran.out), (Some(80), ""), "{ran:?}");
+    assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_inner_command_shares_the_slot_of_the_outer_one() {
     let stage = Stage::new();
     let url = stage.url();
