@@ -1238,6 +1238,52 @@ class Ends(WithService):
         self.assertEqual(self.fake.count("POST"), 1)
         self.assertGreaterEqual(self.fake.count("DELETE"), 1)
 
+    def test_a_block_in_a_daemon_thread_is_told_and_ends_before_its_lease(self):
+        for begin, lock in [("with c", ""), ("async with AsyncLockClient()", "async ")]:
+            self.fake.seen.clear()
+            self.run_program(
+                "import asyncio\nfrom lockkeeper import AsyncLockClient, LockkeeperError\nready, told = threading.Event(), []\n"
+                + lock + "def work():\n"
+                "    try:\n"
+                "        " + begin + ".lock('k', ttl=600, on_lost=lambda: told.append(1)) as lease:\n"
+                "            ready.set()\n"
+                "            try:\n"
+                "                " + ("await asyncio.sleep(60)" if lock else "lease.lost.wait(60)") + "\n"
+                "            finally:\n"
+                "                time.sleep(0.3)\n"
+                "                c.get('told' if lease.lost.is_set() and told else 'not told')\n"
+                "    except LockkeeperError:\n"
+                "        pass\n"
+                "threading.Thread(target=" + ("lambda: asyncio.run(work())" if lock else "work") + ", daemon=True).start()\n"
+                "ready.wait()")
+            self.assertEqual([one[:2] for one in self.fake.seen][:3], [("POST", "k"), ("GET", "told"), ("DELETE", "k")])
+
+    def test_work_of_a_daemon_thread_that_does_not_stop_keeps_its_lease_until_its_ttl(self):
+        self.run_program("import lockkeeper._claim\nlockkeeper._claim.LONGEST = 0.5\nready = threading.Event()\n"
+                         "def work():\n"
+                         "    with c.lock('k', ttl=0.9):\n"
+                         "        ready.set()\n"
+                         "        time.sleep(60)\n"
+                         "threading.Thread(target=work, daemon=True).start()\n"
+                         "ready.wait()")
+        self.assertEqual([one[0] for one in self.fake.seen], ["POST"])
+
+    def test_a_lease_of_the_thread_that_ends_the_program_is_released_and_lost(self):
+        told = []
+        lease = self.client.try_lock("k", ttl=600, on_lost=lambda: told.append(1))
+        _claim._end_all()
+        self.assertTrue(self.is_free())
+        self.assertTrue(lease.lost.is_set())
+        self.assertEqual(told, [])
+
+    def test_a_lease_of_a_thread_that_has_ended_is_released_at_the_end_of_the_program(self):
+        begin = time.monotonic()
+        self.run_program("leases = []\n"
+                         "thread = threading.Thread(target=lambda: leases.append(c.try_lock('k', ttl=600)))\n"
+                         "thread.start()\nthread.join()")
+        self.assertTrue(self.is_free())
+        self.assertLess(time.monotonic() - begin, 5)
+
     @unittest.skipIf((3, 12) <= sys.version_info < (3, 12, 2), "this Python starts no threads then")
     def test_a_thread_works_on_after_the_main_thread(self):
         error = self.run_program(

@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import secrets
+import sys
 import threading
 import time
 from concurrent import futures
@@ -33,6 +34,8 @@ HEAR_OUT = 2.0  # for the answer to an abandoned request
 RELEASE = 5.0  # for the repeats of a release
 LONGEST = HEAR_OUT + RELEASE + 1  # of all of an end
 MOMENT = 0.25  # of an end that its caller does not wait for: a service that answers is told by then
+
+PROGRAM_ENDS = "the program ends"
 
 
 class Claim:
@@ -66,12 +69,13 @@ class Claim:
         self._calls: List[Call] = []  # renewals under way
         self.decided: "futures.Future[Optional[BaseException]]" = futures.Future()  # None if it is granted
         self.finished: "futures.Future[None]" = futures.Future()
-        self._pid = os.getpid()
+        self._pid, self._starter = os.getpid(), 0
         self._runner: Dict[str, str] = {}  # Its `setdefault` decides, in one step, whether the thread runs or not.
 
     # For the thread of the work
 
     def start(self) -> None:
+        self._starter = threading.get_ident()
         _open.add(self)
         _thread.start_new_thread(self._run, ())  # `Thread.start` breaks if a signal handler raises in it.
 
@@ -98,6 +102,16 @@ class Claim:
                 self._changed.notify_all()
             with self._keeper.mutex:
                 self._keeper.changed.notify_all()
+
+    def end_with_program(self, others: Set[int]) -> None:
+        """Ends it, unless one of these threads has begun its work: that is told, and keeps the lease while it stops."""
+        if self._starter in others:
+            self.lose(PROGRAM_ENDS)  # First: if the claim is not granted by now, its work does not begin.
+            if self.decided.done():
+                return
+        self.end()
+        self._reason = PROGRAM_ENDS
+        self.lost.set()
 
     def forget(self) -> None:
         """Ends it without a lock, for a finalizer, which may run in any thread that has one: it is noticed soon."""
@@ -163,13 +177,17 @@ class Claim:
         there is something to do."""
         try:
             yield from self._keep()
-        except BaseException as error:  # Nothing renews the lease any more.
-            self._lose("its renewal failed: %r" % error)
-            while not self._is_over() and now() < self._end:
-                yield self._end
+        except BaseException as error:
+            self.lose("its renewal failed: %r" % error)
+        while self._calls:
+            self._calls.pop().abort()
+        self._call_on_lost()
+        # Nothing renews it any more. The work keeps what it has of the lease, or of several, while it stops.
+        while not self._is_over() and (self.keys.is_several or not self._is_gone) and now() < self._end:
+            yield self._end
 
     def has_news(self) -> bool:
-        return self._work_ended is not None or any(call.answer for call in self._calls)
+        return self._is_over() or self._is_untold() or any(call.answer for call in self._calls)
 
     def finish(self) -> None:
         """Releases the lease that was kept."""
@@ -310,15 +328,8 @@ class Claim:
             if not self.has_news() and now() < min(self._next, last):
                 yield min(self._next, last)
             if not self._is_over() and now() >= last:
-                self._lose(self._reason)
-                while not self._is_over() and now() < self._end:
-                    yield self._end  # The work keeps the lease while it stops.
+                self.lose(self._reason)
             if self._is_over() or self.lost.is_set():
-                while calls:
-                    calls.pop().abort()
-                # The work keeps what it has of several leases while it stops.
-                while self.keys.is_several and not self._is_over() and now() < self._end:
-                    yield self._end
                 return
             if now() >= self._next:
                 # One that is not answered in half of what is left may be on a silent connection: then there is
@@ -339,15 +350,16 @@ class Claim:
                 if answer.code == "lock_lost":
                     self._is_gone = True
                     self._lost_keys = [one["key"] for one in answer.lost] or self.keys.keys
-                    self._lose(str(answer))
+                    self.lose(str(answer))
                 else:
                     self._reason = "it could not be renewed in time: %s" % answer
                     log.info("lock %s: not renewed; retrying: %s", self.name, answer)
                     self._next, attempt = now() + pause(attempt, max(0.1, self._margin)), attempt + 1
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:
+        """Tells the work to stop. The keeper calls its `on_lost`, so this does not block."""
         with self._changed:
-            if self._is_over():
+            if self._is_over() or self.lost.is_set():
                 return
             self._reason = reason
             self._telling = futures.Future() if self._on_lost else None
@@ -357,11 +369,19 @@ class Claim:
                 listener()
             except BaseException:
                 log.exception("lock %s: its loss was not told", self.name)
-        if self._on_lost:
+        with self._keeper.mutex:
+            self._keeper.changed.notify_all()
+
+    def _is_untold(self) -> bool:
+        return self._telling is not None and self._on_lost is not None
+
+    def _call_on_lost(self) -> None:
+        if self._telling and self._on_lost:
+            on_lost, self._on_lost = self._on_lost, None
             try:
-                _thread.start_new_thread(self._tell, (self._on_lost,))
+                _thread.start_new_thread(self._tell, (on_lost,))
             except RuntimeError:  # The interpreter ends, or has too many threads.
-                self._tell(self._on_lost)
+                self._tell(on_lost)
 
     def _tell(self, listener: Callable[[], object]) -> None:
         """In a thread of its own: a callback that blocks keeps no other lease from its renewal."""
@@ -416,10 +436,10 @@ _open: Set[Claim] = set()
 
 
 def _end_all() -> None:
-    """Leaves nothing behind at the end of the process."""
-    claims, limit = list(_open), now() + LONGEST
+    """Leaves nothing behind at the end of the program, whose other threads may still be at work."""
+    claims, limit, others = list(_open), now() + LONGEST, set(sys._current_frames()) - {threading.get_ident()}
     for claim in claims:
-        claim.end()
+        claim.end_with_program(others)
     for claim in claims:
         claim.join(max(0.0, limit - now()))
 
