@@ -886,8 +886,9 @@ class Losses(WithService):
             with lock:  # It is in use no more.
                 pass
 
-    def test_an_error_of_the_work_is_chained_and_an_exit_passes(self):
+    def test_an_error_of_the_work_is_chained_and_an_exit_passes_unless_it_is_a_success(self):
         for error, expected in [(KeyError("x"), LeaseLost), (SystemExit(3), SystemExit),
+                                (SystemExit("no"), SystemExit), (SystemExit(0), LeaseLost), (SystemExit(), LeaseLost),
                                 (KeyboardInterrupt(), KeyboardInterrupt)]:
             with self.assertRaises(expected) as caught:
                 with self.client.lock("k", ttl=0.9) as lease:

@@ -87,7 +87,8 @@ class _Held:
     def _judge(self, error: Optional[BaseException]) -> None:
         """Nothing that lost its lease ends as a success; an error of the work is chained."""
         loss = self._claim.loss()
-        if loss and (error is None or isinstance(error, Exception) and not isinstance(error, LeaseLost)):
+        is_success = error is None or isinstance(error, SystemExit) and error.code in (None, 0)
+        if loss and (is_success or isinstance(error, Exception) and not isinstance(error, LeaseLost)):
             raise loss from error
 
     def __del__(self) -> None:
