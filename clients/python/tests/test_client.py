@@ -640,6 +640,43 @@ class Leases(WithService):
         gc.collect()
         until(self.is_free)
 
+    def test_an_exception_just_before_the_end_of_the_block_is_handled_leaves_nothing(self):
+        """As of a signal handler: in each line that ends the block, while the variable of the lease lives."""
+        code = lockkeeper._client.Lock.__exit__.__code__
+        for point in range(1, 100):
+            left, lease = [point], None
+
+            def trace(frame, event, arg):
+                if frame.f_code is not code and frame.f_back.f_code is not code:
+                    return None
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                return trace
+
+            before = sys.gettrace()
+            try:
+                with self.client.lock("k", ttl=60) as lease:
+                    sys.settrace(trace)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            until(self.is_free)
+            self.assertFalse(lease.still_mine())
+            if left[0] > 0:
+                self.assertGreater(point, 5)
+                return
+        self.fail("no end")
+
+    def test_a_lease_whose_lock_object_is_gone_is_lost(self):
+        lease = self.client.lock("k", ttl=60).__enter__()
+        gc.collect()
+        self.assertTrue(lease.lost.wait(15))
+        with self.assertRaisesRegex(LeaseLost, "collected before its end"):
+            lease.release()
+        until(self.is_free)
+
     def test_a_shared_lock_object_in_many_threads(self):
         most, inside, guard = [0], [0], threading.Lock()
 

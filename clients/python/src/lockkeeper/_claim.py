@@ -36,6 +36,7 @@ LONGEST = HEAR_OUT + RELEASE + 1  # of all of an end
 MOMENT = 0.25  # of an end that its caller does not wait for: a service that answers is told by then
 
 PROGRAM_ENDS = "the program ends"
+NEVER = float("inf")  # the end of work that nobody has seen end
 
 
 class Claim:
@@ -114,9 +115,11 @@ class Claim:
         self.lost.set()
 
     def forget(self) -> None:
-        """Ends it without a lock, for a finalizer, which may run in any thread that has one: it is noticed soon."""
+        """Ends it without a lock, for a finalizer, which may run in any thread that has one: it is noticed soon.
+        Work that goes on all the same has lost its lease."""
         if self.is_own() and self._work_ended is None:
-            self._work_ended = now()
+            self._reason = "its lock object was collected before its end"
+            self._work_ended = NEVER
 
     def is_running(self) -> bool:
         """False if there was no thread for the claim, or an exception came before its start: none runs it later."""
@@ -185,6 +188,8 @@ class Claim:
         # Nothing renews it any more. The work keeps what it has of the lease, or of several, while it stops.
         while not self._is_over() and (self.keys.is_several or not self._is_gone) and now() < self._end:
             yield self._end
+        if self._work_ended == NEVER:
+            self.lost.set()
 
     def has_news(self) -> bool:
         return self._is_over() or self._is_untold() or any(call.answer for call in self._calls)

@@ -269,10 +269,15 @@ class Lock:
             raise
 
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
-        lease, self._lease = self._lease, None
-        if isinstance(lease, Lease):
-            self._use.release()
-            lease.__exit__(kind, error, trace)
+        lease = self._lease
+        try:
+            if isinstance(lease, Lease):
+                self._lease = None
+                self._use.release()
+                lease.__exit__(kind, error, trace)
+        finally:  # A signal handler may have raised.
+            if lease:
+                lease._claim.forget()
 
     async def _acquire(self) -> AsyncLease:
         claim = self._new()
@@ -291,10 +296,26 @@ class Lock:
         return lease
 
     async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
-        lease, self._lease = self._lease, None
-        if isinstance(lease, AsyncLease):
-            self._use.release()
-            await lease.__aexit__(kind, error, trace)
+        lease = self._lease
+        try:
+            if isinstance(lease, AsyncLease):
+                self._lease = None
+                self._use.release()
+                await lease.__aexit__(kind, error, trace)
+        finally:
+            if lease:
+                lease._claim.forget()
+
+    def _detach(self, lease: L) -> L:
+        """The lease, for a caller that ends it without this object."""
+        self._lease = None
+        return lease
+
+    def __del__(self) -> None:
+        """Ends a lease whose block has ended without `__exit__`: a signal handler may raise just before that, and
+        the variable of the lease may live for long."""
+        if self._lease:
+            self._lease._claim.forget()
 
     def _recreate_cm(self) -> "Lock":
         return Lock(self._make)
@@ -392,7 +413,8 @@ class LockClient(_Client):
                  on_lost: Optional[Callable[[], object]] = None, units: Optional[int] = None) -> Optional[Lease]:
         """A lease, or None if another client holds the key. Use it in `with`, or release it."""
         try:
-            return self.lock(key, ttl, 0, slots, shared, owner, on_lost, units=units).__enter__()
+            lock = self.lock(key, ttl, 0, slots, shared, owner, on_lost, units=units)
+            return lock._detach(lock.__enter__())
         except LockBusy:
             return None
 
@@ -422,7 +444,8 @@ class AsyncLockClient(_Client):
                        units: Optional[int] = None) -> Optional[AsyncLease]:
         """A lease, or None if another client holds the key. Use it in `async with`, or release it."""
         try:
-            return await self.lock(key, ttl, 0, slots, shared, owner, on_lost, units=units)._acquire()
+            lock = self.lock(key, ttl, 0, slots, shared, owner, on_lost, units=units)
+            return lock._detach(await lock._acquire())
         except LockBusy:
             return None
 
