@@ -267,6 +267,21 @@ class LeaseTest < TestCase
     end
   end
 
+  def test_a_callback_that_blocks_holds_up_the_end_for_a_moment_and_a_slow_one_is_heard_out
+    { 60 => 2.0..4.0, 0.3 => 0.2..1.9 }.each do |seconds, expected|
+      told = ended = nil
+      assert_raises(LockKeeper::LeaseLost) do
+        @client.lock("k", ttl: 0.9, on_lost: -> { sleep(seconds).then { told = true } }) do |lease|
+          lose
+          until_true { lease.lost? }
+          ended = LockKeeper.now
+        end
+      end
+      assert_includes expected, LockKeeper.now - ended
+      assert_equal seconds < 2, told == true
+    end
+  end
+
   def test_the_clock_decides_where_no_thread_has_run
     now = LockKeeper.method(:now).unbind.bind(LockKeeper)
     assert_raises(LockKeeper::LeaseLost) do

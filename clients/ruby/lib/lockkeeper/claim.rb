@@ -11,7 +11,7 @@ module LockKeeper
     # All in seconds.
     LONGEST_WAIT = 20.0 # of one request; a longer wait repeats it in the same place
     GRACE = 5.0 # after the wait, for the repeats that the service asks for
-    HEAR_OUT = 2.0 # for the answer to an abandoned request, and to a release
+    HEAR_OUT = 2.0 # for the answer to an abandoned request, and to a release, and for `on_lost`
     RELEASE = 5.0 # for the repeats of a release
     LONGEST = RELEASE + Connection::CONNECT + HEAR_OUT # of all of an end
     MOMENT = 0.25 # of an end that its caller does not wait for: a service that answers is told by then
@@ -168,6 +168,7 @@ module LockKeeper
         sleep_until(@end)
       end
       release(RELEASE)
+      @telling&.join(HEAR_OUT) # Otherwise the program might end before it is told.
     end
 
     def decide(error = nil)
@@ -364,7 +365,18 @@ module LockKeeper
         @reason = reason
         @is_lost = true
       end
-      @on_lost&.call
+      return unless @on_lost
+
+      begin
+        @telling = Thread.new { tell }
+      rescue ThreadError # The process has too many threads.
+        tell
+      end
+    end
+
+    # In a thread of its own: a callback that blocks does not hold up the release.
+    def tell
+      @on_lost.call
     rescue Exception => error # rubocop:disable Lint/RescueException -- the claim goes on
       LockKeeper.logger.error("lock #{@keys.name}: the callback for its loss failed: #{error.full_message}")
     end
