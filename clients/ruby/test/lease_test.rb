@@ -233,8 +233,9 @@ class LeaseTest < TestCase
     until_true { free? }
   end
 
-  def test_an_error_of_the_work_is_the_cause_and_an_exit_passes
-    { KeyError.new("x") => LockKeeper::LeaseLost, SystemExit.new(3) => SystemExit, Interrupt.new => Interrupt }.each do |error, kind|
+  def test_an_error_of_the_work_is_the_cause_and_an_exit_passes_unless_it_is_a_success
+    { KeyError.new("x") => LockKeeper::LeaseLost, SystemExit.new(3) => SystemExit, Interrupt.new => Interrupt,
+      SystemExit.new => LockKeeper::LeaseLost }.each do |error, kind|
       found = assert_raises(kind) do
         @client.lock("k", ttl: 0.9) do |lease|
           lose

@@ -124,7 +124,8 @@ module LockKeeper
 
     # Nothing that lost its lease ends as a success; an error of the work is the cause.
     def close(error)
-      is_usual = error.nil? || error.is_a?(StandardError)
+      is_success = error.nil? || (error.is_a?(SystemExit) && error.success?)
+      is_usual = is_success || error.is_a?(StandardError)
       # A caller does not wait for what it has cancelled.
       end_claim(is_usual ? Claim::LONGEST : Claim::MOMENT)
       loss = @claim.loss
