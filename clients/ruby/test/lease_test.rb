@@ -140,6 +140,28 @@ class LeaseTest < TestCase
     assert free?
   end
 
+  # As of a signal handler, which Ruby may run between any two steps.
+  def test_an_exception_at_any_line_leaves_nothing_while_its_variable_lives
+    points = (1..100).find do |point|
+      left = point
+      kept = nil
+      trace = TracePoint.new(:line) do |step|
+        next unless /(client|lease)\.rb\z/.match?(step.path) && (left -= 1).zero?
+
+        raise "of the handler"
+      end
+      begin
+        trace.enable(target_thread: Thread.current) { @client.lock("k", ttl: 60) { |lease| kept = lease } }
+      rescue RuntimeError => error
+        assert_equal "of the handler", error.message
+      end
+      until_true { free? }
+      refute kept&.still_mine?
+      left.positive?
+    end
+    assert_operator points, :>, 20
+  end
+
   def test_a_lease_that_nobody_keeps_is_released
     # One of them may be on a stack that the collector takes for a reference.
     Thread.new { 10.times { |number| @client.lock("k#{number}", ttl: 600) } }.join
@@ -236,13 +258,14 @@ class LeaseTest < TestCase
   def test_an_error_of_the_work_is_the_cause_and_an_exit_passes_unless_it_is_a_success
     { KeyError.new("x") => LockKeeper::LeaseLost, SystemExit.new(3) => SystemExit, Interrupt.new => Interrupt,
       SystemExit.new => LockKeeper::LeaseLost }.each do |error, kind|
-      found = assert_raises(kind) do
+      found = assert_raises(kind, SystemExit) do # The second one would end the tests.
         @client.lock("k", ttl: 0.9) do |lease|
           lose
           until_true { lease.lost? }
           raise error
         end
       end
+      assert_kind_of kind, found
       assert_same error, kind == LockKeeper::LeaseLost ? found.cause : found
     end
   end

@@ -89,11 +89,7 @@ class WaitTest < TestCase
         nil
       end
     end
-    # The collector ends the claim of which an exception took the end itself.
-    until_true(30) do
-      GC.start
-      free? && LockKeeper::Claims.open.empty?
-    end
+    assert_nothing_is_left
   end
 
   def test_an_exception_just_before_the_thread_starts_costs_no_time_and_leaves_nothing

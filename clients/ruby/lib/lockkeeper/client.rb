@@ -35,19 +35,16 @@ module LockKeeper
     # LeaseLost at its end, or before it if no lease is left by then. `on_lost` is called before the
     # lease ends, `on_wait` with a Wait when one has begun and once a minute, each in another thread.
     def lock(key, **options, &block)
-      lease = lease(key, **options).acquire
-      block ? lease.use(&block) : lease
+      used(lease(key, **options), block, &:acquire)
     end
 
     # As `lock`, but nil at once if another client holds the key.
     def try_lock(key, **options, &block)
-      lease = lease(key, **options, wait: 0)
-      begin
+      used(lease(key, **options, wait: 0), block) do |lease|
         lease.acquire
       rescue LockBusy
-        return nil
+        nil
       end
-      block ? lease.use(&block) : lease
     end
 
     # The state of a key, held or not.
@@ -79,6 +76,15 @@ module LockKeeper
     end
 
     private
+
+    # The exception of a signal handler may come before the block, or before its release: after a block
+    # nothing is left.
+    def used(lease, block)
+      granted = yield lease
+      granted && block ? granted.use(&block) : granted
+    ensure
+      lease.forget if block
+    end
 
     def lease(key, ttl: 30, wait: 0, slots: nil, units: nil, shared: false, owner: nil, on_lost: nil, on_wait: nil)
       keys = Keys.of(key)

@@ -87,12 +87,21 @@ module LockKeeper
     # Acquires, or raises and leaves nothing behind.
     def acquire
       is_granted = false
-      @claim.start
-      @claim.await
-      is_granted = true
-      self
+      begin
+        @claim.start
+        @claim.await
+        is_granted = true
+        self
+      ensure
+        end_claim(Claim::MOMENT) unless is_granted
+      end
     ensure
-      end_claim(Claim::MOMENT) unless is_granted
+      forget unless is_granted # The exception of a signal handler has come before the end.
+    end
+
+    # Ends the lease without a wait, unless it has ended: the claim's thread releases it in a moment.
+    def forget
+      @claim.forget
     end
 
     # Runs the block under the lease, and releases it. A value that is still to come would have no lease.
