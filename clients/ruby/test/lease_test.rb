@@ -116,7 +116,8 @@ class LeaseTest < TestCase
     lease = @client.lock("k")
     assert_nil(@client.try_lock("k") { flunk })
     assert_equal 0, lease.tap(&:release).remaining
-    refute lease.lost?
+    assert lease.lost?
+    assert_match(/it was released/, assert_raises(LockKeeper::LeaseLost) { lease.check! }.message)
     assert lease.release
     assert free?
     assert_equal(5, @client.try_lock("k") { 5 })

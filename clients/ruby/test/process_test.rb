@@ -139,6 +139,28 @@ class ProcessTest < TestCase
     assert_equal([%w[POST k], ["GET", "of the block"], %w[DELETE k]], @fake.seen.map { |one| [one.method, one.key] })
   end
 
+  # As a block is killed first, but nothing says where the work of this lease ends.
+  def test_a_thread_with_a_lease_without_a_block_is_told_before_its_release
+    ["sleep 0.01 until lease.lost?; lease.check! rescue C.get($!.reason); lease.release",
+     "begin; loop { lease.check!; sleep 0.01 }; ensure; C.get('the program ends') if lease.lost?; end"].each do |work|
+      @fake.seen.clear
+      program("q = Queue.new; Thread.new { lease = C.lock('k', ttl: 600); q << 1; #{work} }; q.pop")
+      assert_equal([%w[POST k], ["GET", "the program ends"], %w[DELETE k]], @fake.seen.map { |one| [one.method, one.key] })
+    end
+  end
+
+  def test_a_thread_with_a_lease_that_does_not_stop_keeps_it_until_its_ttl
+    program("LockKeeper::Claim.send(:remove_const, :LONGEST); LockKeeper::Claim::LONGEST = 0.5\n" \
+            "q = Queue.new; Thread.new { lease = C.lock('k', ttl: 0.9); q << 1; sleep; lease.release }; q.pop")
+    assert_equal %w[POST], @fake.seen.map(&:method)
+  end
+
+  def test_a_lease_that_the_program_still_has_at_its_end_is_lost
+    text = "at_exit { C.get(LEASE.lost? ? 'lost' : 'mine') }; LEASE = C.lock('k', ttl: 600)"
+    program(text)
+    assert_equal %w[k k lost], @fake.seen.map(&:key)
+  end
+
   def test_a_claim_within_a_block_of_the_end_is_released_as_well
     program("at_exit { C.lock('k', ttl: 600) }")
     assert_equal %w[POST DELETE], @fake.seen.map(&:method)

@@ -49,6 +49,7 @@ module LockKeeper
     # For the thread of the work
 
     def start
+      @starter = Thread.current
       Claims.add(self)
       thread = Thread.new { run }
       thread.report_on_exception = false
@@ -65,11 +66,15 @@ module LockKeeper
       is_held ? [0.0, @end - LockKeeper.now].max : 0.0
     end
 
-    # Whether the work has to stop. By the clock: the claim's thread may not have run for a while.
+    # Whether the lease is not held any more, or has to be given up. By the clock: the claim's thread may
+    # not have run for a while.
     def lost?
-      return true unless own?
+      !own? || @is_lost || over? || LockKeeper.now >= @end
+    end
 
-      @is_lost || (!@work_ended && LockKeeper.now >= @end)
+    # Whether the lease has no block, and another thread that lives has begun its work.
+    def elsewhere?
+      @worker.nil? && @starter != Thread.current && @starter.alive?
     end
 
     # Waits until the service has decided, and raises unless the claim was granted.
@@ -92,13 +97,17 @@ module LockKeeper
     def finish
       return if !own? || @work_ended
 
-      @mutex.synchronize do
-        @work_ended ||= LockKeeper.now
-        @changed.broadcast
-      end
+      @mutex.synchronize { end_work }
     end
 
-    # The same without the mutex, which the garbage collector must not take; the thread sees it in a
+    # At the end of the program: tells the work of another thread, which keeps its lease while it stops. A
+    # claim that is not granted by now begins none.
+    def stop
+      @mutex.synchronize { end_work unless @is_decided }
+      lose("the program ends")
+    end
+
+    # The same as `finish` without the mutex, which the garbage collector must not take; the thread sees it in a
     # moment.
     def forget
       @work_ended ||= LockKeeper.now if own?
@@ -124,9 +133,9 @@ module LockKeeper
       lost_by(@reason, has_begun) if is_late || @is_lost || !has_begun
     end
 
-    # The error of a lease that is over by the clock, before the claim's thread has seen it.
+    # The error of a lease that was released, or is over by the clock before the claim's thread has seen it.
     def late
-      lost_by("it could not be renewed in time")
+      lost_by(over? ? "it was released" : "it could not be renewed in time")
     end
 
     private
@@ -165,8 +174,9 @@ module LockKeeper
         keep
       rescue Exception => error # rubocop:disable Lint/RescueException -- nothing renews the lease any more
         lose("its renewal failed: #{error.inspect}")
-        sleep_until(@end)
       end
+      # The work keeps what it has of the lease, or of several, while it stops.
+      sleep_until(@end) if @keys.several? || !@is_gone
       release(RELEASE)
       @telling&.join(HEAR_OUT) # Otherwise the program might end before it is told.
     end
@@ -181,6 +191,12 @@ module LockKeeper
 
     def over?
       !@work_ended.nil?
+    end
+
+    # With the mutex.
+    def end_work
+      @work_ended ||= LockKeeper.now
+      @changed.broadcast
     end
 
     # With the mutex.
@@ -321,13 +337,9 @@ module LockKeeper
       loop do
         last = @end - @margin
         sleep_until([@next, last].min) { calls.any?(&:answer) }
-        if !over? && LockKeeper.now >= last
-          lose(@reason)
-          sleep_until(@end) # The work keeps the lease while it stops.
-        end
+        lose(@reason) if !over? && LockKeeper.now >= last
         if over? || @is_lost
           calls.each(&:abort)
-          sleep_until(@end) if @keys.several? # The work keeps what it has of them while it stops.
           return
         end
         if LockKeeper.now >= @next
@@ -360,7 +372,7 @@ module LockKeeper
 
     def lose(reason)
       @mutex.synchronize do
-        return if over?
+        return if over? || @is_lost
 
         @reason = reason
         @is_lost = true

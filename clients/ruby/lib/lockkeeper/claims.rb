@@ -3,6 +3,8 @@
 module LockKeeper
   # The open claims of this process, which leaves none behind at its end.
   module Claims
+    LOOK = 0.05 # seconds between looks at the threads that stop
+
     @mutex = Mutex.new
     @open = {}
     @pid = nil
@@ -26,16 +28,24 @@ module LockKeeper
         @mutex.synchronize { @open.keys.select(&:own?) }
       end
 
-      # Ruby kills all threads at the end of the program. Those that work under a lease are killed here,
-      # before it is released.
+      # Ruby kills all threads at the end of the program. Those that work in a block are killed here, before
+      # its lease is released. Those with a lease without a block are told to stop.
       def end_all
         claims = open
         over = LockKeeper.now + Claim::LONGEST
+        others = claims.select(&:elsewhere?).each(&:stop)
         workers = claims.filter_map(&:worker).uniq - [Thread.current]
         workers.each(&:kill)
         workers.each { |worker| worker.join([over - LockKeeper.now, 0].max) }
         claims.reject! { |claim| claim.worker&.alive? && claim.worker != Thread.current }
-        claims.each(&:finish)
+        (claims - others).each(&:finish)
+        loop do
+          at_work = (others & open).select(&:elsewhere?)
+          (others - at_work).each(&:finish) # Their threads have ended.
+          break if at_work.empty? || LockKeeper.now >= over
+
+          sleep LOOK
+        end
         claims.each { |claim| claim.join([over - LockKeeper.now, 0].max) }
       end
     end

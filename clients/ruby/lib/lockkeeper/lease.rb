@@ -48,7 +48,7 @@ module LockKeeper
       slots[only(:slot, :slots)]
     end
 
-    # Whether to stop: the lease has ended, or is about to.
+    # Whether to stop: the lease has ended, also by its release, or is about to.
     def lost?
       @claim.lost?
     end
