@@ -97,7 +97,7 @@ class Keeping {
         if (!loss) return tell({ id, ...(await this.#release(grant)) });
         this.#note(0);
         tell({ id, is: 'lost', ...loss });
-        // The work keeps what it has of several leases while it stops.
+        // The work keeps what it has of several leases while it stops, for their TTL at most.
         while (this.#isSeveral && !this.#isDropped && now() < this.#lasts) {
             await this.#unlessDropped(sleep(Math.min(1000, this.#lasts - now())));
         }

@@ -185,7 +185,7 @@ class Claim:
         while self._calls:
             self._calls.pop().abort()
         self._call_on_lost()
-        # Nothing renews it any more. The work keeps what it has of the lease, or of several, while it stops.
+        # The work keeps what it has of the lease, or of several, while it stops. Nothing renews them any more.
         while not self._is_over() and (self.keys.is_several or not self._is_gone) and now() < self._end:
             yield self._end
         if self._work_ended == NEVER:

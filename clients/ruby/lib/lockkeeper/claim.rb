@@ -175,7 +175,7 @@ module LockKeeper
       rescue Exception => error # rubocop:disable Lint/RescueException -- nothing renews the lease any more
         lose("its renewal failed: #{error.inspect}")
       end
-      # The work keeps what it has of the lease, or of several, while it stops.
+      # The work keeps what it has of the lease, or of several, while it stops. Nothing renews them any more.
       sleep_until(@end) if @keys.several? || !@is_gone
       release(RELEASE)
       @telling&.join(HEAR_OUT) # Otherwise the program might end before it is told.
