@@ -110,9 +110,11 @@ class Claim:
             self.lose(PROGRAM_ENDS)  # First: if the claim is not granted by now, its work does not begin.
             if self.decided.done():
                 return
-        self.end()
-        self._reason = PROGRAM_ENDS
-        self.lost.set()
+        if not self._is_over():
+            self.end()
+            if not self.lost.is_set():
+                self._reason = PROGRAM_ENDS
+                self.lost.set()
 
     def forget(self) -> None:
         """Ends it without a lock, for a finalizer, which may run in any thread that has one: it is noticed soon.

@@ -11,7 +11,7 @@ module LockKeeper
     # All in seconds.
     LONGEST_WAIT = 20.0 # of one request; a longer wait repeats it in the same place
     GRACE = 5.0 # after the wait, for the repeats that the service asks for
-    HEAR_OUT = 2.0 # for the answer to an abandoned request, and to a release, and for `on_lost`
+    HEAR_OUT = 2.0 # for the answer to an abandoned request or to a release, and for `on_lost`
     RELEASE = 5.0 # for the repeats of a release
     LONGEST = RELEASE + Connection::CONNECT + HEAR_OUT # of all of an end
     MOMENT = 0.25 # of an end that its caller does not wait for: a service that answers is told by then
@@ -107,7 +107,7 @@ module LockKeeper
       lose("the program ends")
     end
 
-    # The same as `finish` without the mutex, which the garbage collector must not take; the thread sees it in a
+    # As `finish`, without the mutex, which the garbage collector must not take; the thread sees it in a
     # moment.
     def forget
       @work_ended ||= LockKeeper.now if own?
