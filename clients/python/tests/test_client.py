@@ -411,6 +411,21 @@ class Certificates(WithService):
                 LockClient(self.secure.url, ca=self.cert, cert=cert, cert_key=key)
 
 
+def interrupting(point, is_its):
+    """A trace function that interrupts the frames that are its at one of their steps, and the steps left until then."""
+    left = [point]
+
+    def trace(frame, event, arg):
+        if left[0] <= 0 or not is_its(frame):
+            return None
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    return trace, left
+
+
 class Leases(WithService):
     def test_options_and_members(self):
         with self.client.lock("a/b c", ttl="1m", wait="2s", slots=3, owner="me") as lease:
@@ -644,16 +659,8 @@ class Leases(WithService):
         """As of a signal handler: in each line that ends the block, while the variable of the lease lives."""
         code = lockkeeper._client.Lock.__exit__.__code__
         for point in range(1, 100):
-            left, lease = [point], None
-
-            def trace(frame, event, arg):
-                if frame.f_code is not code and frame.f_back.f_code is not code:
-                    return None
-                left[0] -= 1
-                if left[0] == 0:
-                    raise KeyboardInterrupt
-                return trace
-
+            lease = None
+            trace, left = interrupting(point, lambda frame: code in (frame.f_code, frame.f_back.f_code))
             before = sys.gettrace()
             try:
                 with self.client.lock("k", ttl=60) as lease:
@@ -1696,16 +1703,8 @@ class Waits(WithService):
     def test_an_interrupt_of_the_end_leaves_nothing_locked(self):
         """In each Python function that `Claim.end` calls, at each of its lines and at its return."""
         for point in range(1, 100):
-            lease, left = self.client.try_lock("k", ttl=60), [point]
-
-            def trace(frame, event, arg):
-                if frame.f_code is _claim.Claim.end.__code__ or left[0] <= 0:
-                    return None
-                left[0] -= 1
-                if left[0] == 0:
-                    raise KeyboardInterrupt
-                return trace
-
+            lease = self.client.try_lock("k", ttl=60)
+            trace, left = interrupting(point, lambda frame: frame.f_code is not _claim.Claim.end.__code__)
             before = sys.gettrace()
             sys.settrace(trace)
             try:
