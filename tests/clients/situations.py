@@ -985,7 +985,8 @@ def cancel_in_line_unnoticed(r):
     """The gateway does not pass on that the client has gone: only a release leaves the line."""
     release = r.occupy()
     r.behind(Rule("acquire", "delay"))
-    driver = r.drive("cancel", wait="30s", ttl="90s", after="1s")
+    # Late enough that a busy machine has it in line by then.
+    driver = r.drive("cancel", wait="30s", ttl="90s", after="10s")
     r.waiters(1)
     r.expect(driver, "cancelled")
     release()
@@ -1012,9 +1013,10 @@ def cancel_before_arrival(r):
 @row
 def cancel_in_line_at_grant(r):
     release = r.occupy()
-    driver = r.drive("cancel", wait="30s", ttl="90s", after="1500ms", seconds=60)
+    began = time.monotonic()
+    driver = r.drive("cancel", wait="30s", ttl="90s", after="10s", seconds=60)
     r.waiters(1)
-    time.sleep(r.random.uniform(0.9, 1.6))
+    time.sleep(max(0.0, began + r.random.uniform(9.9, 10.7) - time.monotonic()))
     release()
     r.expect(driver, "cancelled", optional=("acquired", "told"))
     r.free()
@@ -1046,7 +1048,7 @@ def term_in_line(r):
 @row
 def exit_in_line(r):
     release = r.occupy()
-    driver = r.drive("exit", wait="30s", after="2s")
+    driver = r.drive("exit", wait="30s", after="10s")
     r.waiters(1)
     r.expect(driver)
     r.waiters(0)
@@ -1311,7 +1313,7 @@ def term_in_work(r):
 @row
 def exit_in_work(r):
     ttl = "4s" if r.lang in EXIT_RUNS_NOTHING else "90s"
-    driver = r.drive("exit", ttl=ttl, after="2s", seconds=60)
+    driver = r.drive("exit", ttl=ttl, after="8s", seconds=60)
     r.expect(driver, "acquired")
     if r.lang in EXIT_RUNS_NOTHING:
         r.free_by_ttl(4)
