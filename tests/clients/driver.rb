@@ -42,6 +42,7 @@ class Driver
 
   def say(*words)
     $stdout.syswrite("#{words.join(" ")}\n")
+    words.first
   end
 
   def lock(&block)
@@ -101,6 +102,6 @@ class Driver
 end
 
 mode, key, *options = ARGV
-Driver.new(mode, key, options.to_h { |option| option.split("=", 2) }).run
+word = Driver.new(mode, key, options.to_h { |option| option.split("=", 2) }).run
 # Nothing is left of the work. Ruby before 3.3 burns a core at its end while a name server is silent.
-exit!(true) if mode == "work"
+exit!(true) if word == "done" && mode == "work"

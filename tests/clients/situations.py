@@ -1004,8 +1004,8 @@ def cancel_at_grant(r):
 @row
 def cancel_before_arrival(r):
     """The request is still on its way when the claim is cancelled: a release would overtake it."""
-    r.behind(Rule("acquire", "delay", seconds=1))
-    r.expect(r.drive("cancel", ttl="90s", after="500ms"), "cancelled", optional=("acquired", "told"))
+    r.behind(Rule("acquire", "delay", seconds=0.6))
+    r.expect(r.drive("cancel", ttl="90s", after="300ms"), "cancelled", optional=("acquired", "told"))
     time.sleep(1)
     r.free()
 
@@ -1426,10 +1426,10 @@ def several_lost_then_busy(r):
 def several_keep_the_others_while_the_work_stops(r):
     """One lease of two is ended by force: the other one lasts until the work has stopped."""
     r.first = "situations/first"
-    driver = r.drive("block", ttl="6s", seconds=6)
+    driver = r.drive("block", ttl="15s", seconds=15)
     driver.wait_for("acquired")
     r.force()
-    time.sleep(5)  # It has heard of the loss by then, and more.
+    time.sleep(8)  # It has heard of the loss by then, and more.
     r.first_is(held=True)
     r.expect(driver, "acquired", "lost")
     r.free()
@@ -1477,6 +1477,9 @@ def run(name, number, arguments):
             first = r.drivers[0].started if r.drivers else began
             for when, kind, path, fields, _ in r.proxy.seen[-40:]:
                 text += "\n  %7.3f %s %s" % (when - first, kind, path)
+        if r and r.service:
+            with open(os.path.join(directory, "service.log"), errors="replace") as log:
+                text += "\n  the service's log:\n    " + "    ".join(log.readlines()[-20:])
         return name, number, time.monotonic() - began, text
     finally:
         if r:
