@@ -1,9 +1,9 @@
 //! Several keys in one claim: a lease of each, or none.
 //!
 //! The keys are claimed one after another in the order of their bytes, each in its line, so no two
-//! claims wait for each other. A claim that may wait keeps what it has got, as a stream does, so it
-//! can be taken back however long a later key is awaited. At the end it lets its leases go, each with
-//! its full TTL. Nothing here is known to the store.
+//! claims wait for each other. A claim keeps what it has got, as a stream does, so no other request is
+//! told of it, and it can be taken back however long a later key is awaited. At the end it lets its
+//! leases go, each with its full TTL. Nothing here is known to the store.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -53,7 +53,7 @@ struct Got {
     delivery: Delivery,
     fresh: bool,
     /// Hears of an end that this instance sees.
-    registered: Option<Registered>,
+    registered: Registered,
     /// The moment of the answer that renewed it for good.
     renewed: Option<Instant>,
 }
@@ -68,14 +68,11 @@ impl Got {
 
 /// Waits until one of the leases has ended.
 async fn any_ended(got: &[Got]) -> LockKey {
-    let registered = got.iter().filter_map(|one| Some((one.registered.as_ref()?, &one.claim.key)));
-    let ends = registered.map(|(registered, key)| {
-        Box::pin(async move {
-            registered.told().await;
-            key.clone()
-        })
-    });
-    select_all(ends).await.0
+    let ended = async |one: &Got| {
+        one.registered.told().await;
+        one.claim.key.clone()
+    };
+    select_all(got.iter().map(|one| Box::pin(ended(one)))).await.0
 }
 
 /// Undoes all claims with a token of the service, unless it is defused: nobody else knows of leases
@@ -103,7 +100,7 @@ impl Locks {
     /// # Cancel safety
     ///
     /// As [`Locks::acquire`]. If the client made the token, the leases count as handed over once the
-    /// first key is about to be let go, or without a wait once they are renewed.
+    /// last of them is about to be let go.
     pub async fn acquire_all(
         &self,
         claims: Vec<Claim>,
@@ -141,22 +138,21 @@ impl Locks {
         let mut in_order: Vec<_> = claims.into_iter().enumerate().collect();
         in_order.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         let keys: Vec<_> = in_order.iter().map(|(_, claim)| claim.key.clone()).collect();
-        let kept = until.is_some();
         let mut has_waited = false;
         let mut beat = began;
         for (place, claim) in in_order {
-            let claim = Claim { kept, ..claim };
+            let claim = Claim { kept: true, ..claim };
             let interval = claim.ttl.as_duration() / 3;
             let mut asking = pin!(self.get(&claim, &keys, until, &mut has_waited));
             let delivery = loop {
                 tokio::select! {
                     biased;
                     delivery = &mut asking => break delivery,
-                    key = any_ended(got), if kept && !got.is_empty() => {
+                    key = any_ended(got), if !got.is_empty() => {
                         return Err(Refused::Lost(key));
                     }
                     // To its end, also if the answer comes: no later call is overtaken by it.
-                    () = sleep_until(beat), if kept && !got.is_empty() => {
+                    () = sleep_until(beat), if !got.is_empty() => {
                         self.keep(got).await?;
                         beat = Instant::now() + interval;
                     }
@@ -173,11 +169,9 @@ impl Locks {
             let lease = win.lease.clone();
             let fresh = win.fresh;
             let claim = claim.clone();
-            let registered = kept.then(|| {
-                delivery.end_turn();
-                Registered::new(self.leases().clone(), claim.key.clone())
-            });
-            registered.iter().for_each(|one| _ = one.has(&lease));
+            delivery.end_turn();
+            let registered = Registered::new(self.leases().clone(), claim.key.clone());
+            let _ = registered.has(&lease);
             let renewed = None;
             got.push(Got { place, claim, lease, delivery, fresh, registered, renewed });
         }
@@ -193,20 +187,22 @@ impl Locks {
         until: Option<Instant>,
         has_waited: &mut bool,
     ) -> Result<Delivery, LockError> {
+        let mut superseded = until.is_none();
         loop {
             let asked = self.ask_in_line(claim, until, has_waited).await?;
-            let (Some(until), Ok(Answer::Held(status))) = (until, asked.answer()) else {
-                return Ok(asked);
-            };
-            if status.mine != Some(true) {
-                return Ok(asked);
+            match asked.answer() {
+                Ok(Answer::Held(status)) if status.mine == Some(true) => (),
+                _ => return Ok(asked),
             }
-            keys.iter().for_each(|key| self.waiters.supersede(key, &claim.token));
+            // Once: what waits later is newer.
+            if !std::mem::replace(&mut superseded, true) {
+                keys.iter().for_each(|key| self.waiters.supersede(key, &claim.token));
+            }
             let again = self.ask(Claim { kept: false, ..claim.clone() }).await?;
             match again.answer() {
                 // That lease has ended meanwhile: this one is taken back, and begun as a kept one.
                 Ok(Answer::Won(win)) if win.fresh => (),
-                Ok(Answer::Held(_)) if Instant::now() < until => {
+                Ok(Answer::Held(_)) if until.is_some_and(|until| Instant::now() < until) => {
                     *has_waited = true;
                     sleep(PAUSE).await;
                 }
@@ -249,34 +245,25 @@ impl Locks {
         }
     }
 
-    /// Lets the leases go, each with its full TTL. Without a wait they are plain, and are renewed only
-    /// if that took long.
+    /// Lets the leases go, each with its full TTL.
     async fn let_all_go(&self, got: &mut [Got]) -> Result<(), Refused> {
-        let kept = got.iter().any(|one| one.claim.kept);
-        let took_long = |one: &Got| one.delivery.asked.elapsed() > one.lease.ttl.as_duration() / 3;
-        if !kept && !got.iter().any(took_long) {
-            return Ok(());
-        }
         let claims = got.iter().map(|one| one.claim.clone()).collect();
         let mut letting_go = LettingGo { locks: self, claims };
-        let done = self.let_go_in_turn(got, kept).await;
+        let done = self.let_go_in_turn(got).await;
         if !matches!(done, Err(Refused::Failed(..))) {
             letting_go.claims.clear(); // What it has is known.
         }
         done
     }
 
-    /// Lets the first key go last: as long as it is kept, a repeat on another instance gets no
-    /// further, so nobody was told of the others, and they can be taken back.
-    async fn let_go_in_turn(&self, got: &mut [Got], kept: bool) -> Result<(), Refused> {
-        let mut part = got.len();
-        if kept {
-            got.iter_mut().for_each(|one| one.delivery.kept());
-            self.renew_for_good(&mut got[1..]).await?;
-            part = 1;
-        }
+    /// Lets the first new lease go last: as long as it is kept, a repeat on another instance gets no
+    /// further, so nobody was told of the later ones, and they can be taken back.
+    async fn let_go_in_turn(&self, got: &mut [Got]) -> Result<(), Refused> {
+        got.sort_by_key(|one| !one.fresh); // Stable: those of each kind stay in the order of their keys.
+        got.iter_mut().for_each(|one| one.delivery.kept());
+        self.renew_for_good(&mut got[1..]).await?;
         got.iter_mut().for_each(|one| one.delivery.count_as_told());
-        match self.renew_for_good(&mut got[..part]).await {
+        match self.renew_for_good(&mut got[..1]).await {
             // Another request may have been told of the others, so they stay.
             Err(Refused::Lost(key)) => Err(Refused::Failed(key, StoreError::lost_at_last().into())),
             done => done,
@@ -286,8 +273,7 @@ impl Locks {
     /// Makes leases plain, each with its full TTL.
     async fn renew_for_good(&self, part: &mut [Got]) -> Result<(), Refused> {
         let renew = async |one: &Got| {
-            let kept = one.claim.kept && one.fresh;
-            let only = if kept { Condition::LetGo { grants: true } } else { Condition::Any };
+            let only = if one.fresh { Condition::LetGo { grants: true } } else { Condition::Any };
             let renewed = self.renew(one.target(only), Some(one.claim.ttl)).await;
             (renewed, Instant::now())
         };

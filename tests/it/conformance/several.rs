@@ -8,6 +8,7 @@ on_every_store!(tests:
     nothing_is_left_of_a_claim_that_one_key_refuses,
     leases_that_the_token_had_before_stay_when_another_key_is_refused,
     a_claim_of_several_keys_that_is_cut_short_at_any_moment_leaves_nothing,
+    nothing_is_left_of_two_requests_of_a_claim_that_one_key_refuses,
     a_claim_whose_last_renewal_has_no_answer_is_unknown,
     a_token_of_the_service_without_an_answer_is_undone_on_all_keys,
     a_hundred_clients_over_five_keys_in_random_orders_come_to_an_end,
@@ -127,6 +128,24 @@ mod tests {
         }
         assert!(cut_short.len() >= 3, "too few claims were cut short: {cut_short:?}");
         free(store, &cut_short.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    }
+
+    pub(super) async fn nothing_is_left_of_two_requests_of_a_claim_that_one_key_refuses(
+        stage: Stage,
+    ) {
+        let ((here, toy), elsewhere, store) = (toy(&stage), locks(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        toy.let_go(Verb::TryAcquire, Way::After);
+        let repeat = async {
+            toy.called(Verb::TryAcquire, 0).await;
+            let repeat = elsewhere.acquire_all(all(&["a", "b"], "one"), Duration::ZERO).await;
+            toy.let_go(Verb::TryAcquire, Way::Straight);
+            repeat
+        };
+        let first = here.acquire_all(all(&["a", "b"], "one"), Duration::ZERO);
+        let (first, repeat) = tokio::join!(first, repeat);
+        assert_eq!((held(first), held(repeat)), ("b".to_owned(), "a".to_owned()));
+        free(store, &["a"]).await;
     }
 
     pub(super) async fn a_claim_whose_last_renewal_has_no_answer_is_unknown(stage: Stage) {

@@ -9,11 +9,13 @@ on_every_store!(tests:
     a_lease_that_is_lost_at_last_leaves_those_that_may_have_been_told,
     an_end_that_the_instance_sees_ends_the_wait_at_once,
     a_client_that_leaves_before_the_last_renewal_leaves_nothing,
+    what_a_repeat_elsewhere_was_told_of_is_not_taken_back,
     leases_are_told_with_what_is_left_of_them,
     a_key_that_is_lost_while_another_is_awaited_ends_the_claim,
     a_release_ends_the_wait_for_a_later_key,
     a_repeat_elsewhere_has_the_keys_once_the_earlier_request_is_gone,
     rule_9_the_newest_request_of_several_keys_counts,
+    rule_9_a_request_that_asks_again_supersedes_no_newer_one,
     a_draining_instance_ends_the_wait_for_a_later_key,
 );
 
@@ -170,6 +172,28 @@ mod tests {
         }
     }
 
+    pub(super) async fn what_a_repeat_elsewhere_was_told_of_is_not_taken_back(stage: Stage) {
+        let ((here, ours), (elsewhere, theirs)) = (toy(&stage), toy(&stage));
+        let store = &stage.store;
+        // Its token had the first key, which keeps no repeat out.
+        let before = stage.granted(&claim("a", "one", LONG)).await.fencing_token.number();
+        ours.let_go(Verb::LetGo, Way::After);
+        let first = Waiting::of(&here, all(&["a", "b", "c"], "one"));
+        ours.called(Verb::LetGo, 0).await;
+        let second = Waiting::of(&elsewhere, all(&["a", "b", "c"], "one"));
+        // By the sixth question it would have all of them, if it could.
+        theirs.called(Verb::TryAcquire, 5).await;
+        first.leave().await;
+        ours.let_go(Verb::LetGo, Way::Straight);
+        assert!(here.finish(PATIENCE).await);
+        let grants = second.granted().await;
+        assert_eq!(grants[0].lease.fencing_token.number(), before);
+        for grant in grants {
+            let has = number(store, grant.lease.key.as_str(), "one").await;
+            assert_eq!(has, Some(grant.lease.fencing_token.number()), "{grant:?}");
+        }
+    }
+
     pub(super) async fn leases_are_told_with_what_is_left_of_them(stage: Stage) {
         let (locks, toy) = toy(&stage);
         toy.let_go(Verb::LetGo, Way::Before);
@@ -265,6 +289,27 @@ mod tests {
             "{told:?}"
         );
         in_line(store, "b").await;
+        release(store, "b", "other").await;
+        assert_eq!(newest.granted().await.len(), 2);
+    }
+
+    pub(super) async fn rule_9_a_request_that_asks_again_supersedes_no_newer_one(stage: Stage) {
+        let ((here, toy), elsewhere, store) = (toy(&stage), locks(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        let oldest = Waiting::of(&elsewhere, all(&["a", "b"], "one"));
+        in_line(store, "b").await;
+        // It asks again and again, because it cannot supersede one on another instance.
+        let older = Waiting::of(&here, all(&["a", "b"], "one"));
+        toy.called(Verb::TryAcquire, 1).await;
+        oldest.leave().await;
+        free(store, &["a"]).await;
+        let newest = Waiting::of(&here, all(&["a", "b"], "one"));
+        in_line(store, "b").await;
+        let asked = toy.calls(Verb::TryAcquire);
+        tokio::select! {
+            () = toy.called(Verb::TryAcquire, asked + 1) => (),
+            _ = older.answer() => (), // It came before the newest one all the same.
+        }
         release(store, "b", "other").await;
         assert_eq!(newest.granted().await.len(), 2);
     }
