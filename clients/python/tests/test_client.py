@@ -1313,7 +1313,21 @@ class Ends(WithService):
                          "ready.wait()")
         self.assertEqual([one[0] for one in self.fake.seen], ["POST"])
 
+    def test_a_daemon_thread_that_locks_in_a_loop_leaves_nothing(self):
+        error = self.run_program(
+            "from lockkeeper import LockkeeperError\n"
+            "def work(key):\n"
+            "    while True:\n"
+            "        try:\n"
+            "            with c.lock(key, ttl=600): time.sleep(0.01)\n"
+            "        except LockkeeperError:\n"
+            "            pass\n"
+            "for i in range(6): threading.Thread(target=work, args=(str(i),), daemon=True).start()\n"
+            "time.sleep(0.5)")
+        self.assertEqual((error, self.fake.held), ("", {}))
+
     def test_a_lease_of_the_thread_that_ends_the_program_is_released_and_lost(self):
+        self.addCleanup(_claim._ending.clear)
         told = []
         lease = self.client.try_lock("k", ttl=600, on_lost=lambda: told.append(1))
         _claim._end_all()

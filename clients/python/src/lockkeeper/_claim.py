@@ -78,6 +78,9 @@ class Claim:
     def start(self) -> None:
         self._starter = threading.get_ident()
         _open.add(self)
+        if _ending and self._starter not in _ending:  # The end does not know of this claim.
+            _open.discard(self)
+            raise WaitCancelled("the program ends; nothing is held")
         _thread.start_new_thread(self._run, ())  # `Thread.start` breaks if a signal handler raises in it.
 
     def is_own(self) -> bool:
@@ -440,10 +443,12 @@ def keeper_of(service: Service) -> Keeper:
 
 
 _open: Set[Claim] = set()
+_ending: Set[int] = set()  # the thread that ends the program, once it has begun to
 
 
 def _end_all() -> None:
     """Leaves nothing behind at the end of the program, whose other threads may still be at work."""
+    _ending.add(threading.get_ident())
     claims, limit, others = list(_open), now() + LONGEST, set(sys._current_frames()) - {threading.get_ident()}
     for claim in claims:
         claim.end_with_program(others)
@@ -454,3 +459,4 @@ def _end_all() -> None:
 atexit.register(_end_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_open.clear)
+    os.register_at_fork(after_in_child=_ending.clear)

@@ -101,7 +101,8 @@ class Lease(_Held):
     `fencing_token` rises with every lease of the key: let what the lock guards refuse a smaller one. `lost`
     is set before the lease ends: then stop. `slot` is a number that no other lease has, with `slots`. Of several
     keys there are `keys`, and by key `fencing_tokens` and `slots`.
-    Keep the object: the lease is released when it is collected, and at the end of the process.
+    Keep the object: the lease is released when it is collected, and at the end of the process. While the lease lasts,
+    `on_lost` is kept, and what it belongs to.
     """
 
     def release(self) -> bool:
