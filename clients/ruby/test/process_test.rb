@@ -139,6 +139,31 @@ class ProcessTest < TestCase
     assert_equal([%w[POST k], ["GET", "of the block"], %w[DELETE k]], @fake.seen.map { |one| [one.method, one.key] })
   end
 
+  def test_threads_that_lock_in_a_loop_leave_nothing
+    text = "work = ->(key) { loop { C.lock(key, ttl: 600) { sleep 0.01 } rescue LockKeeper::Error } }\n" \
+           "6.times { |i| Thread.new { work.call(i.to_s) } }\nsleep 0.5"
+    assert_equal "", program(text)
+    assert_empty @fake.held
+  end
+
+  def test_a_thread_that_is_killed_ends_though_its_lease_is_lost
+    at_work = Queue.new
+    thread = Thread.new do
+      loop do
+        @client.lock("k", ttl: 600) do
+          at_work << @fake.held.delete("k")
+          sleep
+        end
+      rescue LockKeeper::LeaseLost
+        at_work << "another block"
+      end
+    end
+    at_work.pop
+    thread.kill
+    assert thread.join(10), "it goes on"
+    assert_empty at_work
+  end
+
   # As a block is killed first, but nothing says where the work of this lease ends.
   def test_a_thread_with_a_lease_without_a_block_is_told_before_its_release
     ["sleep 0.01 until lease.lost?; lease.check! rescue C.get($!.reason); lease.release",

@@ -8,11 +8,16 @@ module LockKeeper
     @mutex = Mutex.new
     @open = {}
     @pid = nil
+    @ending = nil # the thread that ends the program, once it has begun to
 
     class << self
       def add(claim)
         @mutex.synchronize do
           @open.select! { |one, _| one.own? } # None of the parent's in a forked child.
+          @ending = nil if @pid != Process.pid
+          # The end does not know of this claim.
+          raise WaitCancelled, "the program ends; nothing is held" if @ending && @ending != Thread.current
+
           @open[claim] = true
           # At the first claim, not at the load: a test runner works in such a block of its own.
           at_exit { end_all } if @pid != Process.pid
@@ -31,6 +36,7 @@ module LockKeeper
       # Ruby kills all threads at the end of the program. Those that work in a block are killed here, before
       # its lease is released. Those with a lease without a block are told to stop.
       def end_all
+        @mutex.synchronize { @ending = Thread.current }
         claims = open
         over = LockKeeper.now + Claim::LONGEST
         others = claims.select(&:elsewhere?).each(&:stop)
