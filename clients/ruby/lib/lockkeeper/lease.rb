@@ -131,10 +131,11 @@ module LockKeeper
       @claim.join(longest)
     end
 
-    # Nothing that lost its lease ends as a success; an error of the work is the cause.
+    # Nothing that lost its lease ends as a success; an error of the work is the cause. An error in place
+    # of `Thread#kill` would let the thread go on.
     def close(error)
       is_success = error.nil? || (error.is_a?(SystemExit) && error.success?)
-      is_usual = is_success || error.is_a?(StandardError)
+      is_usual = (is_success || error.is_a?(StandardError)) && Thread.current.status != "aborting"
       # A caller does not wait for what it has cancelled.
       end_claim(is_usual ? Claim::LONGEST : Claim::MOMENT)
       loss = @claim.loss
