@@ -18,6 +18,8 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::cli::terminal::is_odd;
 use crate::lock::time::wall_clock;
 
+const DEL: u8 = 0x7f;
+
 /// Room for a usual line.
 const USUAL_BYTES: usize = 512;
 
@@ -38,8 +40,12 @@ where
     ) -> fmt::Result {
         let line = line(wall_clock(), event).map_err(|_| fmt::Error)?;
         let mut rest = std::str::from_utf8(&line).map_err(|_| fmt::Error)?;
-        // Outside of texts JSON has none of them.
-        while let Some((at, odd)) = rest.char_indices().find(|(_, letter)| is_odd(*letter)) {
+        // Outside of texts JSON has none of them, and of ASCII it escapes all others but DEL. To look at
+        // each letter of a line takes as long as to put it together.
+        let may_be_odd = !line.is_ascii() || line.contains(&DEL);
+        while may_be_odd
+            && let Some((at, odd)) = rest.char_indices().find(|(_, letter)| is_odd(*letter))
+        {
             writer.write_str(&rest[..at])?;
             for unit in odd.encode_utf16(&mut [0; 2]) {
                 write!(writer, "\\u{unit:04x}")?;
