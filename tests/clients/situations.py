@@ -17,6 +17,7 @@ import json
 import os
 import queue
 import random
+import re
 import secrets
 import select
 import shutil
@@ -97,19 +98,13 @@ class Service:
 
     def __init__(self, binary, directory):
         self.binary, self.directory, self.process = binary, directory, None
+        self.port, self.starts = 0, 0  # A free one, which it says in its log.
         with open(os.path.join(directory, "lockkeeper.toml"), "w") as file:
             file.write(CONFIG)
-        for attempt in range(5):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
-            try:
-                return self.start()
-            except Red:  # Another program has taken the port meanwhile.
-                if attempt == 4 or self.process.poll() is None:
-                    raise
+        self.start()
 
     def start(self):
+        self.starts += 1
         command = [self.binary, "serve", "--config", "lockkeeper.toml"]
         command += ["--listen", "127.0.0.1:%d" % self.port, "--store", "embedded:data"]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("LOCKKEEPER")}
@@ -120,6 +115,11 @@ class Service:
     def is_ready(self):
         if self.process.poll() is not None:
             raise Red("the service ended with %s" % self.process.returncode)
+        with open(os.path.join(self.directory, "service.log"), errors="replace") as log:
+            ports = re.findall(r"serving locks on http://127\.0\.0\.1:(\d+)", log.read())
+        if len(ports) < self.starts:
+            return False  # Whoever may answer on its port is another program.
+        self.port = int(ports[-1])
         try:
             return self.call("GET", "/readyz")[0] == 200
         except OSError:
