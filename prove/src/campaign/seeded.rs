@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
 
 use crate::campaign::bugs::{Bug, bugs, build, copied_tree};
 use crate::campaign::directory;
@@ -35,16 +37,35 @@ struct Hunt {
 pub(crate) fn hunt_all(names: &[&str], seconds: u64, trials: usize) -> io::Result<bool> {
     let control = |store| Bug { name: CONTROL, store, kinds: "", places: Vec::new() };
     let all = bugs()?.into_iter().chain(Store::ALL.map(control));
-    let tree = copied_tree()?;
-    let mut built = Vec::new();
-    for bug in all.filter(|bug| names.is_empty() || names.contains(&bug.name)) {
-        let binary = build(&tree, &bug)?;
-        built.push((bug, binary));
-    }
+    let wanted: Vec<_> = all.filter(|bug| names.is_empty() || names.contains(&bug.name)).collect();
+    let tree = &copied_tree()?;
     println!("| bug | store | found | broken | median s | most s |\n|---|---|---|---|---|---|");
+    let (built, to_hunt) = mpsc::sync_channel(1);
+    thread::scope(|scope| {
+        scope.spawn(move || build_all(tree, wanted, &built));
+        hunt_each(to_hunt, seconds, trials)
+    })
+}
+
+/// A bug with the service that has it.
+type Built = io::Result<(Bug, PathBuf)>;
+
+/// Builds the services one after another, one ahead of the hunts.
+fn build_all(tree: &Path, bugs: Vec<Bug>, built: &SyncSender<Built>) {
+    for bug in bugs {
+        let one = build(tree, &bug).map(|binary| (bug, binary));
+        if built.send(one).is_err() {
+            return; // A hunt has failed.
+        }
+    }
+}
+
+/// Hunts in each service as it is built; whether each bug was found, and nothing else.
+fn hunt_each(built: Receiver<Built>, seconds: u64, trials: usize) -> io::Result<bool> {
     let mut all_found = true;
-    for (bug, binary) in &built {
-        let hunts = (0..trials).map(|number| Hunt::once(binary, bug, seconds, number as u64));
+    for one in built {
+        let (bug, binary) = one?;
+        let hunts = (0..trials).map(|number| Hunt::once(&binary, &bug, seconds, number as u64));
         let hunts = hunts.collect::<io::Result<Vec<_>>>()?;
         println!("{}", row(bug.name, bug.store, &hunts));
         let found = hunts.iter().filter(|hunt| hunt.found_at.is_some()).count();
