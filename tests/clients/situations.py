@@ -540,6 +540,11 @@ class Driver:
             reader.join(5)
         return self.process.returncode
 
+    def stop(self):
+        """Suspends it; all of its threads stand still at the end."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
     def kill(self):
         if self.process.poll() is None:
             self.process.kill()
@@ -1062,7 +1067,7 @@ def suspended_in_line(r):
     release = r.occupy()
     driver = r.drive("work", ttl="3s", wait="60s", seconds=1)
     r.waiters(1)
-    driver.process.send_signal(signal.SIGSTOP)
+    driver.stop()
     release()
     until("a grant", PATIENCE, lambda: r.service.look(r.key)["held"])
     until("its end", PATIENCE, lambda: not r.service.look(r.key)["held"])
@@ -1161,7 +1166,7 @@ def suspended(r, mode):
     """The process stands still until another client has the key."""
     driver = r.drive(mode, ttl="4s", seconds=6)
     driver.wait_for("acquired")
-    driver.process.send_signal(signal.SIGSTOP)
+    driver.stop()
     until("the end of the lease", PATIENCE, lambda: not r.service.look(r.key)["held"])
     release = r.occupy()
     driver.process.send_signal(signal.SIGCONT)
