@@ -54,7 +54,8 @@ async fn every_acquire_without_an_answer_says_what_came_of_it() {
         async move { http.post("/locks/waited?wait=20s", "").await }
     });
     eventually(PATIENCE, async || {
-        (look(&http, "waited").await.number("waiters") == 1).then_some(())
+        // On a busy machine a look may not hear of two nodes in time.
+        (look(&http, "waited").await.field("waiters") == 1).then_some(())
     })
     .await;
     site.away(0, Way::Killed);

@@ -210,7 +210,7 @@ async fn a_wait_that_is_over_or_broken_off_leaves_nothing() {
         let http = http.clone();
         waiting.spawn(async move { http.post("/locks/waited?wait=20s", "").await });
     }
-    let waiters = async || look(&http, "waited").await.number("waiters");
+    let waiters = async || look(&http, "waited").await.field("waiters");
     eventually(PATIENCE, async || (waiters().await == 10).then_some(())).await;
     drop(waiting);
     eventually(PATIENCE, async || (waiters().await == 0).then_some(())).await;
