@@ -187,7 +187,7 @@ impl Locks {
         until: Option<Instant>,
         has_waited: &mut bool,
     ) -> Result<Delivery, LockError> {
-        let mut superseded = until.is_none();
+        let mut supersedes = until.is_some();
         loop {
             let asked = self.ask_in_line(claim, until, has_waited).await?;
             match asked.answer() {
@@ -195,7 +195,7 @@ impl Locks {
                 _ => return Ok(asked),
             }
             // Once: what waits later is newer.
-            if !std::mem::replace(&mut superseded, true) {
+            if std::mem::take(&mut supersedes) {
                 keys.iter().for_each(|key| self.waiters.supersede(key, &claim.token));
             }
             let again = self.ask(Claim { kept: false, ..claim.clone() }).await?;
