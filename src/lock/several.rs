@@ -54,8 +54,6 @@ struct Got {
     fresh: bool,
     /// Hears of an end that this instance sees.
     registered: Registered,
-    /// The moment of the answer that renewed it for good.
-    renewed: Option<Instant>,
 }
 
 impl Got {
@@ -99,8 +97,8 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// As [`Locks::acquire`]. If the client made the token, the leases count as handed over once the
-    /// last of them is about to be let go.
+    /// As [`Locks::acquire`]. If the client made the token, the leases count as handed over once they
+    /// are about to be let go.
     pub async fn acquire_all(
         &self,
         claims: Vec<Claim>,
@@ -172,8 +170,7 @@ impl Locks {
             delivery.end_turn();
             let registered = Registered::new(self.leases().clone(), claim.key.clone());
             let _ = registered.has(&lease);
-            let renewed = None;
-            got.push(Got { place, claim, lease, delivery, fresh, registered, renewed });
+            got.push(Got { place, claim, lease, delivery, fresh, registered });
         }
         Ok(has_waited)
     }
@@ -245,69 +242,41 @@ impl Locks {
         }
     }
 
-    /// Lets the leases go, each with its full TTL.
+    /// Lets the leases go, each with its full TTL. Nothing is taken back from here on: as soon as a
+    /// lease is plain, another request of the token may be told of it.
     async fn let_all_go(&self, got: &mut [Got]) -> Result<(), Refused> {
         let claims = got.iter().map(|one| one.claim.clone()).collect();
         let mut letting_go = LettingGo { locks: self, claims };
-        let done = self.let_go_in_turn(got).await;
-        if !matches!(done, Err(Refused::Failed(..))) {
-            letting_go.claims.clear(); // What it has is known.
-        }
-        done
-    }
-
-    /// Lets the first new lease go last: as long as it is kept, a repeat on another instance gets no
-    /// further, so nobody was told of the later ones, and they can be taken back.
-    async fn let_go_in_turn(&self, got: &mut [Got]) -> Result<(), Refused> {
-        got.sort_by_key(|one| !one.fresh); // Stable: those of each kind stay in the order of their keys.
-        got.iter_mut().for_each(|one| one.delivery.kept());
-        self.renew_for_good(&mut got[1..]).await?;
         got.iter_mut().for_each(|one| one.delivery.count_as_told());
-        match self.renew_for_good(&mut got[..1]).await {
-            // Another request may have been told of the others, so they stay.
-            Err(Refused::Lost(key)) => Err(Refused::Failed(key, StoreError::lost_at_last().into())),
-            done => done,
-        }
-    }
-
-    /// Makes leases plain, each with its full TTL.
-    async fn renew_for_good(&self, part: &mut [Got]) -> Result<(), Refused> {
         let renew = async |one: &Got| {
             let only = if one.fresh { Condition::LetGo { grants: true } } else { Condition::Any };
             let renewed = self.renew(one.target(only), Some(one.claim.ttl)).await;
             (renewed, Instant::now())
         };
-        let renewed = join_all(part.iter().map(renew)).await;
-        let mut lost = None;
-        for (one, (renewed, at)) in part.iter_mut().zip(renewed) {
-            let key = one.claim.key.clone();
-            match renewed {
-                Err(error) => return Err(Refused::Failed(key, error.into())),
-                Ok(Renewed::Lease(lease)) if !lease.is_over() => {
-                    one.lease = lease;
-                    one.renewed = Some(at);
+        let renewed = join_all(got.iter().map(renew)).await;
+        for (one, (renewed, at)) in got.iter_mut().zip(renewed) {
+            let failed = |error: StoreError| Refused::Failed(one.claim.key.clone(), error.into());
+            let lease = match renewed.map_err(failed)? {
+                Renewed::Lease(mut lease) => {
+                    lease.count_down_since(at); // The answer of another one may have taken long.
+                    Some(lease).filter(|lease| !lease.is_over())
                 }
-                Ok(_) => lost = Some(Refused::Lost(key)),
-            }
+                Renewed::Kept(_) | Renewed::Lost(_) => None,
+            };
+            one.lease = lease.ok_or_else(|| failed(StoreError::lost_at_last()))?;
         }
-        lost.map_or(Ok(()), Err)
+        letting_go.claims.clear();
+        Ok(())
     }
 
     /// The grants, in the order of the claims.
     fn hand_over(&self, mut got: Vec<Got>, waited: Duration) -> AllAcquired {
         got.sort_unstable_by_key(|one| one.place);
         let grant = |one: Got| {
-            let mut lease = one.lease;
-            let token = one.claim.token;
-            let fresh = one.fresh;
-            if let Ok(Answer::Won(win)) = one.delivery.hand_over() {
-                self.leases().waited(&win, waited);
-                match one.renewed {
-                    Some(renewed) => lease.count_down_since(renewed),
-                    None => lease = win.lease,
-                }
+            if let Ok(Answer::Won(win)) = one.delivery.answer() {
+                self.leases().waited(win, waited);
             }
-            (Grant { lease, token, waited }, fresh)
+            (Grant { lease: one.lease, token: one.claim.token, waited }, one.fresh)
         };
         AllAcquired::Granted(got.into_iter().map(grant).collect())
     }

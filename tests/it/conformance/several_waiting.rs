@@ -8,9 +8,9 @@ on_every_store!(tests:
     a_claim_ends_no_other_lease_of_its_token_after_a_lost_answer,
     a_lease_that_is_lost_at_last_leaves_those_that_may_have_been_told,
     an_end_that_the_instance_sees_ends_the_wait_at_once,
-    a_client_that_leaves_before_the_last_renewal_leaves_nothing,
-    what_a_repeat_elsewhere_was_told_of_is_not_taken_back,
+    what_another_request_may_be_told_of_is_not_taken_back,
     leases_are_told_with_what_is_left_of_them,
+    a_lease_that_is_over_before_another_is_let_go_is_no_grant,
     a_key_that_is_lost_while_another_is_awaited_ends_the_claim,
     a_release_ends_the_wait_for_a_later_key,
     a_repeat_elsewhere_has_the_keys_once_the_earlier_request_is_gone,
@@ -156,84 +156,75 @@ mod tests {
         }
     }
 
-    pub(super) async fn a_client_that_leaves_before_the_last_renewal_leaves_nothing(stage: Stage) {
-        let store = &stage.store;
+    pub(super) async fn what_another_request_may_be_told_of_is_not_taken_back(stage: Stage) {
+        let elsewhere = locks(&stage);
         for (way, name) in [(Way::Before, "one"), (Way::After, "two")] {
-            let (locks, toy) = toy(&stage);
+            let (here, toy) = toy(&stage);
             toy.let_go(Verb::LetGo, way);
-            let waiting = Waiting::of(&locks, all(&["a", "b", "c"], name));
-            toy.called(Verb::LetGo, 1).await;
-            waiting.leave().await;
-            toy.let_go(Verb::LetGo, Way::Straight);
-            assert!(locks.finish(PATIENCE).await);
-            for on in ["a", "b", "c"] {
-                assert!(is_free(store, on).await, "{on} of {name}");
+            let first = Waiting::of(&here, all(&["a", "b", "c"], name));
+            toy.called(Verb::LetGo, 2).await;
+            if way == Way::After {
+                let told = elsewhere.acquire_all(all(&["b", "c"], name), Duration::ZERO).await;
+                assert!(granted(told).iter().all(|(_, fresh)| !fresh));
             }
-        }
-    }
-
-    pub(super) async fn what_a_repeat_elsewhere_was_told_of_is_not_taken_back(stage: Stage) {
-        let ((here, ours), (elsewhere, theirs)) = (toy(&stage), toy(&stage));
-        let store = &stage.store;
-        // Its token had the first key, which keeps no repeat out.
-        let before = stage.granted(&claim("a", "one", LONG)).await.fencing_token.number();
-        ours.let_go(Verb::LetGo, Way::After);
-        let first = Waiting::of(&here, all(&["a", "b", "c"], "one"));
-        ours.called(Verb::LetGo, 0).await;
-        let second = Waiting::of(&elsewhere, all(&["a", "b", "c"], "one"));
-        // By the sixth question it would have all of them, if it could.
-        theirs.called(Verb::TryAcquire, 5).await;
-        first.leave().await;
-        ours.let_go(Verb::LetGo, Way::Straight);
-        assert!(here.finish(PATIENCE).await);
-        let grants = second.granted().await;
-        assert_eq!(grants[0].lease.fencing_token.number(), before);
-        for grant in grants {
-            let has = number(store, grant.lease.key.as_str(), "one").await;
-            assert_eq!(has, Some(grant.lease.fencing_token.number()), "{grant:?}");
+            first.leave().await;
+            toy.let_go(Verb::LetGo, Way::Straight);
+            assert!(here.finish(PATIENCE).await);
+            let repeat = elsewhere.acquire_all(all(&["a", "b", "c"], name), FOR_EVER).await;
+            for (grant, fresh) in granted(repeat) {
+                assert!(!fresh, "{name}: {grant:?}");
+                release(&stage.store, grant.lease.key.as_str(), name).await;
+            }
         }
     }
 
     pub(super) async fn leases_are_told_with_what_is_left_of_them(stage: Stage) {
         let (locks, toy) = toy(&stage);
-        toy.let_go(Verb::LetGo, Way::Before);
-        let waiting = Waiting::of(&locks, all(&["a", "b", "c"], "one"));
-        toy.called(Verb::LetGo, 1).await;
-        // The first key goes last, and its answer takes long.
+        stage.granted(&claim("b", "one", LONG)).await;
+        // The answer to the last call for the other key takes long.
         toy.let_go(Verb::LetGo, Way::After);
-        toy.called(Verb::LetGo, 2).await;
+        let waiting = Waiting::of(&locks, all(&["a", "b"], "one"));
+        toy.called(Verb::LetGo, 0).await;
+        toy.called(Verb::Refresh, 0).await;
         let began = Instant::now();
         let passed = eventually(PATIENCE, async || {
             Some(began.elapsed()).filter(|passed| *passed > Duration::from_millis(300))
         })
         .await;
         toy.let_go(Verb::LetGo, Way::Straight);
-        for grant in &waiting.granted().await[1..] {
-            let left = grant.lease.ttl.as_millis() + millis_down(passed);
-            assert!(left <= LONG, "{grant:?} after {passed:?}");
-        }
+        let grant = &waiting.granted().await[1];
+        let left = grant.lease.ttl.as_millis() + millis_down(passed);
+        assert!(left <= LONG, "{grant:?} after {passed:?}");
+    }
+
+    pub(super) async fn a_lease_that_is_over_before_another_is_let_go_is_no_grant(stage: Stage) {
+        let ((locks, toy), store) = (toy(&stage), &stage.store);
+        let ttl = stage.soon_over().max(2_000);
+        stage.granted(&claim("b", "one", ttl)).await;
+        toy.let_go(Verb::LetGo, Way::After);
+        let waiting = Waiting::of(&locks, vec![claim("a", "one", LONG), claim("b", "one", ttl)]);
+        toy.called(Verb::LetGo, 0).await;
+        toy.called(Verb::Refresh, 0).await;
+        free(store, &["b"]).await;
+        toy.let_go(Verb::LetGo, Way::Straight);
+        let answer = waiting.answer().await;
+        let Err((on, LockError::Store(error))) = answer else { panic!("{answer:?}") };
+        assert_eq!((on, error.effect), (key("b"), Effect::Unknown));
+        release(store, "a", "one").await;
     }
 
     pub(super) async fn a_key_that_is_lost_while_another_is_awaited_ends_the_claim(stage: Stage) {
         let (locks, store) = (locks(&stage), &stage.store);
         stage.granted(&claim("c", "other", LONG)).await;
-        // Noticed by a renewal, or by the last one.
-        for is_last in [false, true] {
-            let ttl = if is_last { LONG } else { 3_000 };
-            let claims = ["a", "b", "c"].map(|on| claim(on, "one", ttl)).to_vec();
-            let waiting = Waiting::of(&locks, claims);
-            in_line(store, "c").await;
-            stage.forced("b").await.unwrap();
-            if is_last {
-                release(store, "c", "other").await;
-            }
-            match waiting.answer().await {
-                Ok(AllAcquired::Lost(lost, _)) => assert_eq!(lost, key("b")),
-                other => panic!("not lost: {other:?}"),
-            }
-            free(store, &["a", "b"]).await;
+        let claims = ["a", "b", "c"].map(|on| claim(on, "one", 3_000)).to_vec();
+        let waiting = Waiting::of(&locks, claims);
+        in_line(store, "c").await;
+        stage.forced("b").await.unwrap();
+        match waiting.answer().await {
+            Ok(AllAcquired::Lost(lost, _)) => assert_eq!(lost, key("b")),
+            other => panic!("not lost: {other:?}"),
         }
-        free(store, &["c"]).await;
+        free(store, &["a", "b"]).await;
     }
 
     pub(super) async fn a_release_ends_the_wait_for_a_later_key(stage: Stage) {
