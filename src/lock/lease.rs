@@ -92,6 +92,12 @@ impl Claim {
         Share { slots: self.slots(), units: self.units.unwrap_or(1), slot: None }
     }
 
+    /// Returns true if the claim asks for no other share than this one of its token's lease.
+    pub(crate) fn keeps(&self, share: Share) -> bool {
+        self.slots.is_none_or(|slots| slots == share.slots)
+            && self.units.is_none_or(|units| units == share.units)
+    }
+
     /// Returns true if both ask for the same lease: the answer to one is an answer to the other.
     pub(crate) fn asks_the_same(&self, other: &Self) -> bool {
         let options = |claim: &Self| (claim.ttl, claim.slots, claim.units, claim.kept);

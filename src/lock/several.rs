@@ -199,7 +199,10 @@ impl Locks {
             match again.answer() {
                 // That lease has ended meanwhile: this one is taken back, and begun as a kept one.
                 Ok(Answer::Won(win)) if win.fresh => (),
-                Ok(Answer::Held(_)) if until.is_some_and(|until| Instant::now() < until) => {
+                Ok(Answer::Held(status))
+                    if until.is_some_and(|until| Instant::now() < until)
+                        && !has_another_share(claim, status) =>
+                {
                     *has_waited = true;
                     sleep(PAUSE).await;
                 }
@@ -294,6 +297,13 @@ fn is_lost(renewed: &Result<Renewed, StoreError>) -> bool {
         Ok(Renewed::Kept(_) | Renewed::Lost(_)) => true,
         Err(_) => false,
     }
+}
+
+/// Returns true if a claim is refused for another share than that of its token's lease, which is not
+/// awaited.
+fn has_another_share(claim: &Claim, refusal: &LockStatus) -> bool {
+    let own = refusal.holder.as_ref().filter(|_| refusal.mine == Some(true));
+    own.is_some_and(|own| !claim.keeps(own.share))
 }
 
 /// The refusal of a claim by an answer that is no grant.

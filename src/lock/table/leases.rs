@@ -16,9 +16,7 @@ impl Table {
     /// Rules 4 and 5. Grants the key again to a token that has a lease of it, if the claim asks for
     /// nothing else. Its place in line does not matter: who is ahead may wait for it.
     pub(super) fn repeat(&mut self, claim: &Claim, own: Entry, now: Timestamp) -> Answer {
-        let keeps_share = claim.slots.is_none_or(|slots| slots == own.share.slots)
-            && claim.units.is_none_or(|units| units == own.share.units);
-        if claim.kept || own.state == State::Kept || !keeps_share {
+        if claim.kept || own.state == State::Kept || !claim.keeps(own.share) {
             return self.mine(claim, &own, now);
         }
         let place = self.lines.get_mut(&claim.key).and_then(|line| line.drop(&claim.token));

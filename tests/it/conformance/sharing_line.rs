@@ -10,6 +10,7 @@ on_every_store_that_shares!(tests:
     waiting_claims_fill_the_slots_that_come_free,
     a_claim_that_leaves_makes_room_for_those_behind_it,
     a_waiting_promotion_is_refused_at_once,
+    a_claim_of_several_keys_does_not_wait_for_another_share,
     a_claim_in_line_whose_token_comes_to_share_the_key_is_refused,
     a_claim_that_stood_in_line_changes_no_lease_that_its_token_was_granted_meanwhile,
     claims_in_line_of_two_holders_do_not_wait_for_each_other,
@@ -28,6 +29,7 @@ mod tests {
     use lockkeeper::lock::hold::{HoldEvent, HoldStart};
     use lockkeeper::lock::lease::{Acquired, Claim, Grant, Origin, Receipt};
     use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::several::AllAcquired;
     use lockkeeper::lock::store::{Answer, Ask, Condition, Ended, Keep, Target, Win};
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
@@ -170,6 +172,18 @@ mod tests {
             let wish = crate::conformance::wish(of(name, 1));
             assert!(matches!(locks.hold(wish).await.unwrap(), HoldStart::Held(_)));
         }
+    }
+
+    pub(super) async fn a_claim_of_several_keys_does_not_wait_for_another_share(stage: Stage) {
+        let locks = locks(&stage);
+        lease(&stage, "one", READER).await;
+        let claims = vec![of("one", 4), claim("before", "one", LONG), claim("A", "one", LONG)];
+        let patience = Duration::from_secs(3_600);
+        let answer = tokio::time::timeout(PATIENCE, locks.acquire_all(claims, patience)).await;
+        let Ok(AllAcquired::Held(status, _)) = answer.unwrap() else { panic!("it shares") };
+        assert_eq!((status.key, status.mine), (key("a"), Some(true)));
+        let first = stage.store.look(&key("A"), None, 0).await.unwrap();
+        assert!(first.holder.is_none(), "{first:?}");
     }
 
     pub(super) async fn a_claim_in_line_whose_token_comes_to_share_the_key_is_refused(
