@@ -86,13 +86,17 @@ pub(super) async fn undo_all(calls: &Calls, of: &Target) -> Result<Ended, StoreE
         async || calls.topology.node_of(verb, &keys.lock, Instant::now() + calls.patience).await;
     let asked = node().await?;
     let acts_until = asked.clock().now() + millis_down(calls.patience);
+    let mut undone = Ended::Nothing(None);
     for _ in 0..UNDO_TRIES {
         let mut reply = release(calls, of, None).await?;
+        if let lease @ Ended::Lease(_) = ended(&mut reply) {
+            undone = lease;
+        }
         if !Arc::ptr_eq(&asked, &node().await?) {
             return Err(failure(verb, Effect::Unknown, "another node has the key by now"));
         }
         if reply.now > acts_until {
-            return Ok(ended(&mut reply));
+            return Ok(undone);
         }
         let left = Duration::from_millis(acts_until - reply.now + 1);
         sleep(left.min(calls.patience * 2)).await;
