@@ -55,6 +55,13 @@ impl StoreError {
         Self { verb, effect: Effect::None, fault: "too few servers", reason }
     }
 
+    /// The error of a refusal where the store has not yet taken back what was granted before it.
+    pub(crate) fn not_taken_back() -> Self {
+        let reason = "leases of other keys are still being taken back".into();
+        let fault = "the store is too slow";
+        Self { verb: Verb::Release, effect: Effect::Unknown, fault, reason }
+    }
+
     /// The error of a lease that was lost just before the answer, when another request may have been
     /// told of it.
     pub(crate) fn lost_at_last() -> Self {

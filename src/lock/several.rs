@@ -9,9 +9,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::lock::error::{LockError, StoreError};
+use crate::lock::error::{Effect, LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
 use crate::lock::leases::Registered;
@@ -23,7 +23,7 @@ use crate::lock::undo_queue::Delivery;
 /// of an earlier request, whose end this instance does not see.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The longest wait for the store to take leases back before a refusal is told.
+/// The longest wait for the store to take leases back. Then a refusal is not definite.
 const TAKE_BACK: Duration = Duration::from_secs(1);
 
 /// The answer to a claim of several keys.
@@ -42,6 +42,19 @@ enum Refused {
     Held(LockStatus),
     Lost(LockKey),
     Failed(LockKey, LockError),
+}
+
+impl Refused {
+    /// The same where leases are still being taken back, so that no refusal is definite.
+    fn into_unknown(self) -> Self {
+        let key = match self {
+            Self::Failed(_, LockError::Store(StoreError { effect: Effect::Unknown, .. })) => {
+                return self;
+            }
+            Self::Held(LockStatus { key, .. }) | Self::Lost(key) | Self::Failed(key, _) => key,
+        };
+        Self::Failed(key, StoreError::not_taken_back().into())
+    }
 }
 
 /// A lease that the claim has got. Dropped, it is taken back if it is new and kept.
@@ -118,8 +131,8 @@ impl Locks {
             }
         };
         let waited = until.map_or(Duration::ZERO, |_| began.elapsed());
-        take_back(got).await;
-        match refused {
+        let is_definite = take_back(got).await;
+        match if is_definite { refused } else { refused.into_unknown() } {
             Refused::Held(status) => Ok(AllAcquired::Held(status, waited)),
             Refused::Lost(key) => Ok(AllAcquired::Lost(key, waited)),
             Refused::Failed(key, error) => Err((key, error)),
@@ -201,10 +214,11 @@ impl Locks {
                 Ok(Answer::Won(win)) if win.fresh => (),
                 Ok(Answer::Held(status))
                     if until.is_some_and(|until| Instant::now() < until)
-                        && !has_another_share(claim, status) =>
+                        && !has_another_share(claim, status)
+                        && !self.drains() =>
                 {
                     *has_waited = true;
-                    sleep(PAUSE).await;
+                    let _ = timeout(PAUSE, self.drained()).await;
                 }
                 _ => return Ok(again),
             }
@@ -285,10 +299,10 @@ impl Locks {
     }
 }
 
-/// Takes the new leases back that do not count as told, and waits a moment for that.
-async fn take_back(got: Vec<Got>) {
+/// Takes the new leases back that do not count as told. Returns true if that was done in a moment.
+async fn take_back(got: Vec<Got>) -> bool {
     let undone = got.into_iter().rev().filter_map(|one| one.delivery.take_back());
-    let _ = timeout(TAKE_BACK, join_all(undone)).await;
+    timeout(TAKE_BACK, join_all(undone)).await.is_ok()
 }
 
 fn is_lost(renewed: &Result<Renewed, StoreError>) -> bool {

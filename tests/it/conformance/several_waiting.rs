@@ -17,6 +17,7 @@ on_every_store!(tests:
     rule_9_the_newest_request_of_several_keys_counts,
     rule_9_a_request_that_asks_again_supersedes_no_newer_one,
     a_draining_instance_ends_the_wait_for_a_later_key,
+    a_draining_instance_ends_the_wait_for_an_earlier_request,
 );
 
 on_routed_stores!(tests:
@@ -314,5 +315,16 @@ mod tests {
         let answer = waiting.answer().await;
         assert!(matches!(answer, Err((_, LockError::Draining))), "{answer:?}");
         free(store, &["a"]).await;
+    }
+
+    pub(super) async fn a_draining_instance_ends_the_wait_for_an_earlier_request(stage: Stage) {
+        let ((here, toy), elsewhere, store) = (toy(&stage), locks(&stage), &stage.store);
+        stage.granted(&claim("b", "other", LONG)).await;
+        let _earlier = Waiting::of(&elsewhere, all(&["a", "b"], "one"));
+        in_line(store, "b").await;
+        let waiting = Waiting::of(&here, all(&["a", "b"], "one"));
+        toy.called(Verb::TryAcquire, 1).await;
+        here.drain();
+        assert_eq!(held(waiting.answer().await), "a");
     }
 }
