@@ -80,8 +80,8 @@ const CHANGES: [Change; 18] = [
     ),
     change(
         "table/leases.rs",
-        "if claim.kept || own.state == State::Kept || !keeps_share {",
-        "if !$RepeatPlain && (claim.kept || own.state == State::Kept) || !keeps_share {",
+        "if claim.kept || own.state == State::Kept || !claim.keeps(own.share) {",
+        "if !$RepeatPlain && (claim.kept || own.state == State::Kept) || !claim.keeps(own.share) {",
     ),
     change("table/leases.rs", "has == claim.named", "$ReplaceNamed || has == claim.named"),
     change(
